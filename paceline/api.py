@@ -146,7 +146,7 @@ def train(
     from paceline.config.published import system_for
 
     if not isinstance(recipe, str | Recipe):
-        raise PacelineError(f"paceline.train({recipe!r:.60}): expected the name of a recipe, or a Recipe.")
+        raise PacelineError(f"paceline.train({recipe!r:.60}): expected a Recipe or the name of a recipe.")
     chosen = choose_recipe(recipe) if isinstance(recipe, str) else recipe
     controls, changed = split_keywords(chosen, {"data": data, "output_dir": output_dir, **options}, overrides or {})
     request = Request(
@@ -183,7 +183,9 @@ def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, consol
         console.warning(f"report: {write_report(folder, workload)}")
     except (PacelineError, OSError) as error:
         again = f"paceline report {shlex.quote(ending.run_dir)}"
-        console.warning(f"no report ({' '.join(str(error).split())}) The run is whole; once that is mended:  {again}")
+        console.warning(
+            f"warning: the run is complete, but has no report: {' '.join(str(error).split())} To retry:  {again}"
+        )
     if ending.status != "interrupted" and not run.controls.synthetic and (folder / CHECKPOINTS / LAST).exists():
         console.line(f"next:   {format_command('predict', folder, 'PHOTOS')}")
 
@@ -195,9 +197,9 @@ def write_missing_report(folder: Path) -> str:
     from paceline.tools.report.run_report import write_report
 
     try:
-        return f"\nIts report was missing and is written now: {write_report(folder)}"
+        return f"\nIts missing report has been written: {write_report(folder)}"
     except (PacelineError, OSError) as error:
-        return f"\nIts report is missing and cannot be written: {error}"
+        return f"\nFailed to write its missing report: {error}"
 
 
 # Keyword arguments of `train`: options of the run and fields of a recipe, checked as flags are.
@@ -221,7 +223,7 @@ def split_keywords(
     controls: dict[str, Any] = {}
     of_mlperf = {name.partition(".")[2]: value for name, value in overrides.items() if name.startswith("mlperf.")}
     if of_mlperf and "mlperf" in keywords:
-        raise PacelineError("mlperf: it is a keyword argument and in overrides. Remove one of them.")
+        raise PacelineError("mlperf: given both as a keyword argument and in overrides. Remove one of them.")
     if of_mlperf:
         keywords = {**keywords, "mlperf": of_mlperf}
     changed = {name: _plain(value) for name, value in overrides.items() if not name.startswith("mlperf.")}
@@ -233,9 +235,9 @@ def split_keywords(
         elif name in hints:
             controls[name] = convert_checked(hints[name], _plain(value), name)
         elif name not in of_recipe:
-            raise PacelineError(f"unknown keyword argument {name!r}.{_nearest(name, recipe)}")
+            raise PacelineError(f"{name}: unknown keyword argument.{_nearest(name, recipe)}")
         elif name in overrides:
-            raise PacelineError(f"{name}: it is a keyword argument and in overrides. Remove one of them.")
+            raise PacelineError(f"{name}: given both as a keyword argument and in overrides. Remove one of them.")
         else:
             changed[name] = _plain(value)
     return RunOptions(**controls), changed
@@ -246,9 +248,9 @@ def _submission(value: Any) -> Submission:
     facts = asdict(value) if isinstance(value, Submission) else value
     known = [entry.name for entry in fields(Submission)]
     if not isinstance(facts, Mapping):
-        raise PacelineError(f'mlperf is {value!r:.60}: must be a dict of its fields, as mlperf={{"submitter": "Us"}}.')
+        raise PacelineError(f'mlperf: must be a dict of its fields, as mlperf={{"submitter": "Us"}}, got {value!r:.60}.')
     if unknown := [name for name in facts if name not in known]:
-        raise PacelineError(f"mlperf has no field {unknown[0]!r:.60}. Known: {', '.join(known)}.")
+        raise PacelineError(f"mlperf: unknown field {unknown[0]!r:.60}. Known: {', '.join(known)}.")
     return from_json(Submission(), {name: _plain(one) for name, one in facts.items()}, "mlperf")
 
 

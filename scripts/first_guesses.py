@@ -77,7 +77,7 @@ GUESSES: dict[str, tuple[tuple[str, str], ...]] = {
         (f"train CLS {DATA} --reprob 0.25", r"input\.(random_)?erase"),
         (f"train CLS {DATA} --mixup 0.2 --cutmix 1.0", r"input\.mixup"),
         (f"train CLS {DATA} --smoothing 0.1", r"model\.label_smoothing"),
-        (f"train CLS {DATA} --num-classes 10", r"[Cc]lasses are those of the data|classes of the data"),
+        (f"train CLS {DATA} --num-classes 10", r"[Cc]lasses are those of the data|classes of the data|number of classes"),
         (f"train CLS {DATA} --pretrained", r"weights"),
         (f"train CLS {DATA} --model resnet50", r"list recipes|recipe"),
         (f"train CLS {DATA} --initial-checkpoint w.pth", r"weights"),

@@ -1,7 +1,7 @@
-"""Carry out a tutorial, docs/tutorial-NAME.md, and make its pictures: `PYTHONPATH=. python scripts/tutorial.py NAME FOLDER`.
+"""Run a section of docs/tutorials/first-model.md and make its pictures: `PYTHONPATH=. python scripts/tutorial.py NAME FOLDER`.
 
-NAME is classes, boxes or masks; FOLDER gets its runs and answers (minutes). The pictures are committed: GitHub shows them, and a site
-that trained for each build would take minutes. Each is called NAME-WHAT, by the command it is of:
+NAME is classes, boxes, or masks. FOLDER receives the runs and predictions (minutes). The pictures are committed, because GitHub shows
+them and a site that trained for each build would take minutes. Their names are NAME-WHAT:
 
     NAME-preview.jpg    what `paceline preview` drew
     NAME-loss.svg       the chart of that name in the report of `paceline train`
@@ -18,8 +18,9 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"classes": "first-model", "boxes": "tutorial-boxes", "masks": "tutorial-masks"}
-NAMES = tuple(PAGES)
+PAGE = ROOT / "docs" / "tutorials" / "first-model.md"
+HEADINGS = {"classes": "Image classification", "boxes": "Object detection", "masks": "Instance segmentation"}
+NAMES = tuple(HEADINGS)
 # Most pixels along the sides of a picture, some 60 kB; how many answers are shown, and pixels between them.
 SIDE, ANSWERS, GAP = 720, 4, 8
 # What a page's variables are in a picture of its own, which has no page around it: seen on white and on black.
@@ -29,18 +30,25 @@ COLOURS = {
 }
 
 
+def section(name: str) -> str:
+    """Return the text of a task's section."""
+    return PAGE.read_text().partition(f"\n## {HEADINGS[name]}\n")[2].partition("\n## ")[0]
+
+
 def commands(name: str) -> list[str]:
-    """The page's commands, in order."""
-    blocks = re.findall(
-        r"^```\n(.*?)^```", (ROOT / "docs" / "tutorials" / f"{PAGES[name]}.md").read_text(), flags=re.M | re.S
-    )
-    return [line for block in blocks for line in block.splitlines()]
+    """Return the commands of a task's section in order, without their comments."""
+    (block,) = re.findall(r"^```\n(.*?)^```", section(name), flags=re.M | re.S)
+    return [line.partition("  #")[0] for line in block.splitlines()]
 
 
 def carry_out(name: str, folder: Path, pictures: Path, steps: int = 0) -> None:
-    """Each command in `folder`, its runs and answers; then the page's pictures. Steps are for a test, 0 is the page's training.
+    """Run each command in `folder`, then make the pictures of the section.
 
-    Raises CalledProcessError for a command that does not end well.
+    Args:
+        steps (int): length of the training, for a test. 0 trains as the page does.
+
+    Raises:
+        CalledProcessError: if a command fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures.mkdir(parents=True, exist_ok=True)

@@ -128,7 +128,7 @@ def commanded(*words: object, **environ: str) -> Iterator[Served]:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
-                if "Ctrl-C ends it" in line:
+                if "press Ctrl-C" in line:
                     break
             assert len(lines) > 1, lines
             yield Served(int(lines[-2].split("http://")[1].split("/")[0].rpartition(":")[2]), process)

@@ -85,7 +85,7 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
     for words, wanted in (
         ({"recipe": "classify-dmeo"}, "classify-demo"),
         ({"recipe": "classify-demo", "system": "gpus"}, "gpu"),
-        ({"recipe": "classify-demo", "data": str(tmp_path / "none")}, "no such folder"),
+        ({"recipe": "classify-demo", "data": str(tmp_path / "none")}, "/none: "),
     ):
         with pytest.raises(PacelineError, match=wanted):
             paceline.train(**dict[str, Any]({"data": str(photos), "output_dir": str(tmp_path / "run"), **words}))
@@ -99,7 +99,7 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
         ({"optm.lr": 1}, "optim"),
         ({"seed.x": 1}, "seed.x ... int"),
         ({"global_batch_size": 7}, "optim.lr ... 0.021875"),
-        ({"epochs": 2, "max_images": 5}, "length"),
+        ({"epochs": 2, "max_images": 5}, "--epochs 2 ... --max-images 5"),
     ],
 )
 def test_changes_are_checked_as_flags_are(changes, wanted):
@@ -209,6 +209,22 @@ def test_the_python_of_a_page_does_what_it_shows(page, ssd_run, tmp_path, monkey
         assert asked["recipe"] in RECIPES and asked.keys() <= {*OWN, *get_type_hints(TrainOptions), "recipe"}
 
 
+def test_the_python_tutorial_does_what_it_shows(ssd_run, tmp_path, monkeypatch, capsys):
+    """Only the training is left out, whose result is a run that is there."""
+    page = (ROOT / "docs/tutorials/first-steps-in-python.md").read_text()
+    trained = TrainResult("success", "", 6, {"box_ap": 0.5}, str(ssd_run.folder))
+    monkeypatch.setattr("paceline.api.train", lambda recipe, **options: trained)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for link, target in (("runs/boxes", ssd_run.folder), (".cache/paceline/shapes-boxes-v2", ssd_run.data)):
+        (tmp_path / link).parent.mkdir(parents=True)
+        (tmp_path / link).symlink_to(target)
+    names: dict[str, Any] = {}
+    exec("".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)), names)
+    assert (tmp_path / "answer.jpg").stat().st_size > 1000 and "objects," in capsys.readouterr().out
+    assert len(names["images"]) > 3 and len(names["crops"]) == len(names["rows"]) == len(names["best"])
+
+
 def test_a_run_json_means_the_run_that_it_is_in(trained, photos, capsys):
     file = Path(trained.run_dir) / "run.json"
     assert paceline.load(file).trained.checkpoint == paceline.load(trained.run_dir).trained.checkpoint
@@ -217,7 +233,7 @@ def test_a_run_json_means_the_run_that_it_is_in(trained, photos, capsys):
 
 
 def test_load_names_what_is_no_run(tmp_path, trained):
-    with pytest.raises(PacelineError, match=r"no run\.json"):
+    with pytest.raises(PacelineError, match=r"run\.json not found"):
         paceline.load(tmp_path)
     with pytest.raises(PacelineError, match="step-000099"):
         paceline.load(trained.run_dir, checkpoint="step-000099")

@@ -231,11 +231,9 @@ def check_user_file(out: str | Path, flag: str = "--output") -> None:
     """Raises PacelineError where `flag` names something that is there and is no file of ours; "" names nothing."""
     path = Path(out)
     if str(out) and path.is_dir():
-        raise PacelineError(f"{flag} {out}: this is a folder. Name a file.")
+        raise PacelineError(f"{flag} {out}: is a folder, not a file. Choose a file.")
     if str(out) and not is_replaceable(path):
-        raise PacelineError(
-            f"{flag} {out}: exists and does not say that paceline wrote it, so it is not replaced. Name another file."
-        )
+        raise PacelineError(f"{flag} {out}: already exists and was not written by paceline. Choose another file.")
 
 
 def write_user_file(out: str | Path, content: Content, flag: str = "--output") -> None:
@@ -251,4 +249,4 @@ def write_user_file(out: str | Path, content: Content, flag: str = "--output") -
         remove_stale_parts(path.parent, {path.name})
         atomic_write(path, content)
     except OSError as problem:
-        raise PacelineError(f"{flag} {out}: cannot be written ({problem.strerror}). Name another file.") from None
+        raise PacelineError(f"{flag} {out}: not writable ({problem.strerror}). Choose another file.") from None

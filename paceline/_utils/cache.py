@@ -25,8 +25,8 @@ def cache_folder() -> Path:
         return Path(chosen).expanduser().absolute()
     except RuntimeError:
         raise PacelineError(
-            f"the cache folder {chosen} has no place: this user has no home folder.\n"
-            "Set PACELINE_CACHE to a folder that can be written."
+            f"the cache folder {chosen} is not available, because this user has no home folder.\n"
+            "Set PACELINE_CACHE to a writable folder."
         ) from None
 
 

@@ -65,4 +65,4 @@ def install_command(extra: str) -> str:
 def require(extra: str, what: str) -> None:
     """Raises RecipeError where the package of this name, which `what` asks for, is not installed; it is not imported."""
     if find_spec(extra) is None:
-        raise RecipeError(f"{what}: {extra} is not installed. {install_command(extra)}")
+        raise RecipeError(f"{what}: requires {extra}, which is not installed. Install it:  {install_command(extra)}")

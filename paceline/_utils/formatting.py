@@ -105,34 +105,34 @@ def format_warm_up(event: Mapping[str, Any]) -> str:
     done += [f"{graphs} graph{'s'[: graphs > 1]} compiled"] if graphs else []
     done += [f"{captures} step{'s'[: captures > 1]} captured"] if captures else []
     if peak := event.get("peak_memory"):
-        done.append(f"memory: {format_bytes(peak)} at the peak, {format_bytes(event['memory_estimate'])} estimated")
+        done.append(f"memory: {format_bytes(peak)} peak, {format_bytes(event['memory_estimate'])} estimated")
     return "; ".join(done)
 
 
 def format_recompile_warning(graphs: int, step: int) -> str:
     """The warning that a network was compiled again after its warm-up."""
     return (
-        f"warning: {graphs} graph{'s'[: graphs > 1]} compiled in the steps up to {step:,}, for inputs that the warm-up did not have "
-        "(events.jsonl counts them as `recompilations`; TORCH_LOGS=recompiles says why). Each costs seconds to minutes."
+        f"warning: {graphs} graph{'s'[: graphs > 1]} compiled up to step {step:,}, for inputs that the warm-up did not cover. "
+        "Each one takes seconds to minutes. See `recompilations` in events.jsonl; to log the reasons, set TORCH_LOGS=recompiles."
     )
 
 
 def format_late_capture_warning(steps: int, step: int) -> str:
     """The warning that steps were captured after the warm-up."""
     return (
-        f"warning: {steps} step{'s'[: steps > 1]} captured in the steps up to {step:,}, for batches that the warm-up did not have "
-        "(events.jsonl counts them as `late_captures`). Each costs seconds, and memory to the run's end."
+        f"warning: {steps} step{'s'[: steps > 1]} captured up to step {step:,}, for batches that the warm-up did not cover. Each one "
+        "takes seconds, and memory until the end of the run. See `late_captures` in events.jsonl."
     )
 
 
 def approximation_warning(kind: str, count: int, step: int | None = None) -> str:
     """The warning about what an accelerator's fixed shapes left out; kinds are those of batch.py's APPROXIMATED."""
     what = {
-        "unsettled_boxes": "boxes whose suppression was not settled when its rounds were over, so that some may stay too many",
-        "candidates_left_out": "detections that scored enough were more than --model.detect.topk-candidates, and were not looked at",
+        "unsettled_boxes": "boxes whose NMS did not converge in the available rounds, so some duplicates may remain",
+        "candidates_left_out": "detections above the score threshold were ignored, because of --model.detect.topk-candidates",
     }
-    at = "" if step is None else f" (first seen at step {step:,}; events.jsonl has all, as `approximated`)"
-    return f"warning: {count:,} {what.get(kind, kind)}{at}. A CPU computes every case in full."
+    at = "" if step is None else f" (first at step {step:,}; see `approximated` in events.jsonl)"
+    return f"warning: {count:,} {what.get(kind, kind)}{at}. On a CPU, no such limits apply."
 
 
 def format_step_times(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -146,7 +146,7 @@ def format_step_times(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[st
         medians = {part: statistics.median(each.get(part, 0.0) for each in parts) for part in (parts[0] if parts else ())}
         if total := sum(medians.values()):
             largest = sorted((part for part in medians if medians[part]), key=medians.__getitem__, reverse=True)
-            shares = ", ".join(f"{part} {100 * medians[part] / total:.0f} %" for part in largest)
+            shares = ", ".join(f"{part} {100 * medians[part] / total:.0f}%" for part in largest)
             result[name] = (format_duration(total), shares)
     return result
 
@@ -162,7 +162,7 @@ def split_run_time(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float
                 seconds = (event["samples"] - before["samples"]) / event["images_per_second"]
             parts = {name: steps * each for name, each in event.get("step_seconds", {}).items()}
             parts["waiting for data"] = seconds * event["data_wait"]
-            parts["steps, beyond their parts" if len(parts) > 1 else "steps"] = max(0.0, seconds - sum(parts.values()))
+            parts["other parts of steps" if len(parts) > 1 else "steps"] = max(0.0, seconds - sum(parts.values()))
             before = event
         elif event["event"] == "eval":
             parts = {"evaluations": event.get("eval_seconds") or 0.0}
@@ -172,4 +172,4 @@ def split_run_time(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float
             spent[name] = spent.get(name, 0.0) + seconds
     rest = (events[-1]["seconds"] if events else 0.0) - sum(spent.values())
     results = sorted(((name, seconds) for name, seconds in spent.items() if seconds > 0), key=lambda one: -one[1])
-    return [*results, *([("the rest: start, checkpoints, pictures", rest)] if results and rest > 0 else [])]
+    return [*results, *([("other: start, checkpoints, images", rest)] if results and rest > 0 else [])]

@@ -44,7 +44,7 @@ class Journal:
         with open(os.open(path, _FLAGS | os.O_CREAT, mode), "r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if most is not None and size > most:  # a hole of any length, which is read as zeros
-                raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {most:,} that are read", str(path))
+                raise OSError(errno.EFBIG, f"{size:,} bytes; the limit is {most:,}", str(path))
             whole, end = 0, size
             while end > 0 and whole == 0:
                 start = max(0, end - _BLOCK)
@@ -177,11 +177,11 @@ def write_error(path: Path, error: OSError) -> PacelineError:
     """The error where a file of a run cannot be written."""
     folder = path.parent.parent if path.parent.name == "predictions" else path.parent
     remedy = (
-        "Free some space or make the folder writable, then give the same command again, with "
-        f"{shlex.join(['--output-dir', str(format_path(folder))])}: an unfinished run resumes."
+        "Free some space or make the folder writable. To resume the run, repeat the command with "
+        f"{shlex.join(['--output-dir', str(format_path(folder))])}"
     )
     if isinstance(error, FileNotFoundError):
-        remedy = "The run's folder was removed while the run was using it; the same command starts anew."
+        remedy = "The run folder was removed during the run. The same command starts a new run."
     elif error.errno in (errno.EFBIG, errno.ELOOP, errno.EINVAL):
-        remedy = "Move it away, and give the same command again."
-    return PacelineError(f"{path}: cannot write: {error.strerror or error}.\n{remedy}")
+        remedy = "Move the file, and repeat the command."
+    return PacelineError(f"{path}: not writable ({error.strerror or error}).\n{remedy}")

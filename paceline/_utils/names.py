@@ -131,7 +131,7 @@ def format_suffixes(counts: Mapping[str, int]) -> str:
     if not pictures:
         return text
     are = "is" if len(pictures) == 1 else "are"
-    return f"{text}; {', '.join(pictures)} {are} not read: convert these to JPEG, or name .jpg what is JPEG inside"
+    return f"{text}; {', '.join(pictures)} {are} not supported: convert these files to JPEG, or rename JPEG files to .jpg"
 
 
 # Where runs lie whose folder nobody named, and up to which number they are tried.
@@ -156,7 +156,7 @@ def next_numbered_folder(name: str) -> Path:
         path = Path(RUNS).absolute() / f"{stem}-{number:03d}"
         if not path.exists():
             return path
-    raise PacelineError(f"{RUNS}/{stem}-001 to {MAX_RUNS} are all there: remove some, or name a folder with --output-dir.")
+    raise PacelineError(f"{RUNS}/{stem}-001 to {MAX_RUNS} all exist. Remove some, or set --output-dir.")
 
 
 # What may lie in a run's folder before anything is written there: plain files and folders, each under a name of its kind. The folder
@@ -199,16 +199,16 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
 def _wrong(entry: os.DirEntry[str], *, must_be: str = "") -> str:
     """What an entry is, where that is wrong; must_be: "folder", "file" or "" for either."""
     if entry.is_symlink():
-        return "a link, and what is written under this name would go elsewhere"
+        return "a symbolic link, which a run must not follow"
     folder, file = entry.is_dir(), entry.is_file()
     if not folder and not file:
         return "neither a file nor a folder"
     result = "folder" if folder else "file"
-    return f"a {result} where a run has a {must_be}" if must_be not in ("", result) else ""
+    return f"a {result}, but must be a {must_be}" if must_be not in ("", result) else ""
 
 
 def _refusal(path: str, wrong: str) -> PacelineError:
-    return PacelineError(f"{path}: this is {wrong}. Remove it, or choose another folder with --output-dir.")
+    return PacelineError(f"{path}: is {wrong}. Remove it, or choose another folder with --output-dir.")
 
 
 def flatten(node: Any, above: str = "") -> dict[str, Any]:
@@ -239,7 +239,7 @@ class FolderNames:
 def require_one_line(folder: Path | str, name: bytes) -> bytes:
     """`name`. Raises DataError where it holds a line break, which would forge lines of messages and lists."""
     if b"\n" in name:
-        raise DataError(f"{folder}: {os.fsdecode(name)[:200]!r} in it has a line break in its name. Rename it.")
+        raise DataError(f"{folder}: {os.fsdecode(name)[:200]!r} contains a line break. Rename this file.")
     return name
 
 
@@ -256,15 +256,13 @@ def list_folder(folder: Path) -> FolderNames:
             else:
                 others[get_suffix(entry.name)] += 1
     except FileNotFoundError:
-        raise DataError(f"{folder}: no such folder. Check the path (--data).") from None
+        raise DataError(f"{folder}: folder not found. Check the path (--data).") from None
     except NotADirectoryError:
-        raise DataError(f"{folder}: this is a file, a folder is needed. Check the path (--data).") from None
+        raise DataError(f"{folder}: is a file, not a folder. Check the path (--data).") from None
     except PermissionError:
-        raise DataError(f"{folder}: permission denied. Let this user read it:  chmod -R u+rX {folder}") from None
+        raise DataError(f"{folder}: permission denied. To allow reading:  chmod -R u+rX {folder}") from None
     except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be listed ({error.strerror}). Check the disk or mount, then try again."
-        ) from None
+        raise DataError(f"{folder}: not readable ({error.strerror}). Check the disk or mount, and try again.") from None
     return FolderNames(images, folders, others, hidden)
 
 

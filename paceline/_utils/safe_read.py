@@ -48,7 +48,7 @@ def open_plain_sized(path: str | bytes | Path, *, links: bool = True) -> tuple[i
         descriptor = os.open(path, _FLAGS if links else _FLAGS | O_NOFOLLOW)
     except OSError as error:
         if not links and os.path.islink(path):
-            raise OSError(errno.ELOOP, "this is a link, not a plain file", os.fsdecode(path)) from None
+            raise OSError(errno.ELOOP, "a symbolic link, not a regular file", os.fsdecode(path)) from None
         # A socket cannot be opened at all, nor can a folder on Windows.
         if error.errno == errno.ENXIO or (not O_DIRECTORY and os.path.isdir(path)):
             raise _not_plain(os.stat(path).st_mode, path) from None
@@ -86,7 +86,7 @@ def read_plain(path: str | bytes | Path, most: int, *, links: bool = True) -> by
     finally:
         os.close(descriptor)
     if left <= 0:
-        raise _too_large("longer than it says", most, path)
+        raise _too_large("more bytes than its size", most, path)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -99,16 +99,16 @@ def describe_read_error(error: OSError | UnicodeDecodeError) -> str:
     """Why a text file cannot be read, in a few words."""
     if isinstance(error, OSError):
         return str(error.strerror or error)
-    return f"byte {error.start} is not UTF-8; convert the file to UTF-8, for example with iconv"
+    return f"byte {error.start} is not valid UTF-8. Convert the file, for example with iconv"
 
 
 def _not_plain(mode: int, path: str | bytes | Path) -> OSError:
     kind = next((name for is_it, name in _KINDS if is_it(mode)), "something else")
-    return OSError(errno.EINVAL, f"this is {kind}, not a plain file", os.fsdecode(path))
+    return OSError(errno.EINVAL, f"{kind}, not a regular file", os.fsdecode(path))
 
 
 def _too_large(result: str, most: int, path: str | bytes | Path) -> OSError:
-    return OSError(errno.EFBIG, f"{result}, more than the {most:,} that are read", os.fsdecode(path))
+    return OSError(errno.EFBIG, f"{result}; the limit is {most:,} bytes", os.fsdecode(path))
 
 
 SEAL = "sha256"

@@ -67,7 +67,7 @@ def tidy_name(name: str) -> str:
     if len(tidy) > MAX_NAME:
         raise ValueError(f"it has more than {MAX_NAME:,} characters")
     if _HALF.search(tidy):
-        raise ValueError("it holds half a character (a surrogate)")
+        raise ValueError("it contains a surrogate code point")
     return tidy
 
 

@@ -41,7 +41,7 @@ def _wait(wait: Callable[[float], bool], timeout: float | None = None) -> bool:
     for _ in range(LOOKS):
         if wait(LOOK_SECONDS):
             return True
-    raise RuntimeError("can't start new thread: it never began")
+    raise RuntimeError("can't start new thread: it did not start")
 
 
 def failure_in_thread(error: BaseException) -> Exception:

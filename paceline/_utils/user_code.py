@@ -67,11 +67,11 @@ def load_from_file(where: str, noun: str) -> Any:
     path, _, attribute = where.rpartition(":")
     file = _file(where)
     if not file.is_file():
-        raise RecipeError(f"{where}: there is no file {path}.")
+        raise RecipeError(f"{where}: file {path} not found.")
     try:
         module = _imported(file.resolve())
     except (Exception, SystemExit) as problem:
-        raise RecipeError(f"{where}: {path} does not import ({type(problem).__name__}: {problem}).") from problem
+        raise RecipeError(f"{where}: {path} failed to import ({type(problem).__name__}: {problem}).") from problem
     if not hasattr(module, attribute):
         raise RecipeError(f"{where}: {path} has no {noun} {attribute!r}.")
     return getattr(module, attribute)
@@ -166,9 +166,7 @@ def choose_named(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[
     maker = load_from_file(name, noun) if own else menu.get(name)
     if maker is None:
         known = f"Known: {', '.join(menu)}."
-        raise RecipeError(
-            f"there is no {noun} {name!r}. {suggest_name(name, menu) or known} One of your own: ./file.py:function"
-        )
+        raise RecipeError(f"{noun} {name!r} not found. {suggest_name(name, menu) or known} Custom: ./file.py:function")
     try:
         thing = maker() if callable(maker) else maker
     except PacelineError:
@@ -176,7 +174,7 @@ def choose_named(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[
     except (Exception, SystemExit) as problem:
         if not own:
             raise
-        raise RecipeError(f"{name}: calling it fails ({type(problem).__name__}: {problem}).") from problem
+        raise RecipeError(f"{name}: calling it failed ({type(problem).__name__}: {problem}).") from problem
     if not isinstance(thing, kinds):
         raise RecipeError(f"{name}: returned {type(thing).__name__}, not a {kinds[0].__name__}.")
     return thing
@@ -188,11 +186,11 @@ def _refuse_path(name: str, noun: str) -> None:
         return
     path = Path(name).expanduser()
     if not name.endswith(".py"):
-        gone = "" if path.exists() else " there is no such file or folder;"
-        raise RecipeError(f"{name}:{gone} a {noun} of your own is a function in a Python file: ./file.py:function")
+        gone = "" if path.exists() else " not found;"
+        raise RecipeError(f"{name}:{gone} a custom {noun} must be a function in a Python file: ./file.py:function")
     if not path.is_file():
-        raise RecipeError(f"{name}: there is no such file.")
+        raise RecipeError(f"{name}: not found.")
     there = list_functions(path)
     if not there:
-        raise RecipeError(f"{name}: name the function after a colon, {name}:function; this file has none.")
-    raise RecipeError(f"{name}: name the function: {' or '.join(f'{name}:{function}' for function in there)}")
+        raise RecipeError(f"{name}: a function is required, as {name}:function, but this file has none.")
+    raise RecipeError(f"{name}: a function is required: {' or '.join(f'{name}:{function}' for function in there)}")

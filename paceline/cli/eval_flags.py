@@ -29,30 +29,30 @@ Names = tuple[str, ...]
 class EvalFlags:
     """What to score."""
 
-    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
-    data: Annotated[str, Help("data set to score on, which may hold only val or test; empty: the run's own")] = ""
-    split: Annotated[Literal["", "val", "test", "train"], Help("part of --data; empty: val if there, else test")] = ""
-    images_dir: Annotated[str, Help("folder of photos to score on, with --annotations")] = ""
-    annotations: Annotated[str, Help("COCO JSON of --images-dir")] = ""
-    checkpoint: Annotated[str, Help("best, last, all or step-N")] = "best"
-    max_val_images: Annotated[int, Help("images to score, evenly spread; 0: all of --data, or as the run did")] = 0
-    val_subset: Annotated[Literal["", "tune", "test"], Help("half of the photos, by name; empty: as the run did")] = ""
-    batch_size: Annotated[int, Help("images in one forward; 0: as the run did")] = 0
-    score_threshold: Annotated[float | None, Help("objects: smallest score that counts; None: the recipe's")] = None
-    nms_iou: Annotated[float | None, Help("objects: IoU from which the better box stays; None: the recipe's")] = None
-    topk_candidates: Annotated[int | None, Help("objects: boxes that enter suppression; None: the recipe's")] = None
-    max_detections: Annotated[int | None, Help("objects: most of an image; None: the recipe's")] = None
-    mask_threshold: Annotated[float | None, Help("masks: smallest probability of an object's pixel; None: recipe's")] = None
-    system: Annotated[str, Help("where to compute; empty: as the run did where this machine can, else auto")] = ""
-    json: Annotated[bool, Help("print one JSON object a checkpoint")] = False
-    output: Annotated[str, Help("also write the predictions to this JSON file")] = ""
-    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
-    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    allow_code_execution: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
-    predictions: Annotated[str, Help("answers of any model on --data: COCO's results, YOLO's .txt, .csv")] = ""
-    class_names: Annotated[Names, Help("classes of --predictions in the model's order, where that differs")] = ()
-    label_offset: Annotated[int, Help("of --predictions: the number of the first class")] = 0
-    confidence_intervals: Annotated[bool, Help("range of 95 percent of the scores of such photos; up to a minute")] = True
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, or published name")] = Path()
+    data: Annotated[str, Help("dataset to score on, with val or test at least; empty: the run's dataset")] = ""
+    split: Annotated[Literal["", "val", "test", "train"], Help("split of --data; empty: val, or test without val")] = ""
+    images_dir: Annotated[str, Help("folder of images to score on, with --annotations")] = ""
+    annotations: Annotated[str, Help("COCO JSON file of --images-dir")] = ""
+    checkpoint: Annotated[str, Help("checkpoint: best, last, all, or step-N")] = "best"
+    max_val_images: Annotated[int, Help("images to score, evenly spaced; 0: all of --data, or as in the run")] = 0
+    val_subset: Annotated[Literal["", "tune", "test"], Help("half of the images, by file name; empty: as in the run")] = ""
+    batch_size: Annotated[int, Help("images per forward pass; 0: as in the run")] = 0
+    score_threshold: Annotated[float | None, Help("detection: score threshold; None: as in the recipe")] = None
+    nms_iou: Annotated[float | None, Help("detection: IoU threshold of NMS; None: as in the recipe")] = None
+    topk_candidates: Annotated[int | None, Help("detection: boxes before NMS; None: as in the recipe")] = None
+    max_detections: Annotated[int | None, Help("detection: maximum detections per image; None: as in the recipe")] = None
+    mask_threshold: Annotated[float | None, Help("masks: probability threshold of a pixel; None: as in the recipe")] = None
+    system: Annotated[str, Help("system to run on; empty: as in the run if this machine supports it, or auto")] = ""
+    json: Annotated[bool, Help("print one JSON object per checkpoint")] = False
+    output: Annotated[str, Help("JSON file to write the predictions to")] = ""
+    task_file: Annotated[str, Help("custom task of the run, ./file.py:name, which is executed as Python")] = ""
+    recipe: Annotated[str, Help("recipe that fits the weights, with flags in quotes; empty: detected")] = ""
+    allow_code_execution: Annotated[bool, Help("open a .pt2 file, which can run arbitrary code of its author")] = False
+    predictions: Annotated[str, Help("predictions of any model on --data: COCO results, YOLO .txt, or .csv")] = ""
+    class_names: Annotated[Names, Help("class names of --predictions in the model's order, if it differs")] = ()
+    label_offset: Annotated[int, Help("number of the first class in --predictions")] = 0
+    confidence_intervals: Annotated[bool, Help("print 95% confidence intervals; takes up to a minute")] = True
 
     @property
     def elsewhere(self) -> bool:
@@ -63,13 +63,13 @@ class EvalFlags:
 def check_flags(flags: EvalFlags) -> None:
     """Raises PacelineError for what cannot be scored together."""
     if flags.max_val_images < 0 or flags.batch_size < 0:
-        raise PacelineError("--max-val-images and --batch-size must be 0 (as the run did) or more.")
+        raise PacelineError("--max-val-images and --batch-size must be 0 (as in the run) or more.")
     if flags.output and flags.checkpoint == "all":
-        raise PacelineError("--output holds one checkpoint's predictions: name one with --checkpoint, not all.")
+        raise PacelineError("--output: not supported with --checkpoint all. Choose one checkpoint.")
     check_user_file(flags.output)
     refuse_graph(flags.run, "eval", allow_code_execution=flags.allow_code_execution)
     if flags.split and not (flags.data or flags.images_dir or flags.annotations):
-        raise PacelineError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
+        raise PacelineError(f"--split {flags.split}: requires a dataset. Add --data DIR.")
 
 
 def read_external_predictions(flags: EvalFlags, world: int) -> ExternalScores:
@@ -77,15 +77,13 @@ def read_external_predictions(flags: EvalFlags, world: int) -> ExternalScores:
     usual = EvalFlags()
     for name in (*DETECT, "checkpoint", "batch_size", "system", "task_file", "recipe", "allow_code_execution"):
         if getattr(flags, name) != getattr(usual, name):
-            raise PacelineError(
-                f"--{name.replace('_', '-')}: for a model; --predictions has its answers already. Leave it away."
-            )
+            raise PacelineError(f"--{name.replace('_', '-')}: not supported with --predictions. Remove it.")
     if flags.run != run_folder(usual.run):
-        raise PacelineError(f"{flags.run}, --predictions {flags.predictions}: which of them is to be scored? Name one.")
+        raise PacelineError(f"{flags.run} and --predictions {flags.predictions}: pass one of them, not both.")
     if world > 1:
-        raise PacelineError("--predictions: scored by one process. Leave the launcher away.")
+        raise PacelineError("--predictions: not supported with multiple ranks. Run the command without a launcher.")
     if not flags.elsewhere:
-        raise PacelineError(f"--predictions {flags.predictions}: answers on which photos? Name them with --data DIR.")
+        raise PacelineError(f"--predictions {flags.predictions}: requires a dataset to score on. Add --data DIR.")
     from paceline.inference.external_predictions import read_rows
     from paceline.inference.external_scores import ExternalScores
 

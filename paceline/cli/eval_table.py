@@ -33,7 +33,7 @@ def evaluation_record(result: EvalResult, own: Mapping[str, float], ends: Mappin
 def format_evaluation(result: EvalResult, own: Mapping[str, float] = {}, ends: Mapping[str, Interval] = {}) -> list[str]:
     """Lines of at most 80 columns (long class names are cut); own, ends: as in `evaluation_record`."""
     lines = [*_metrics(result.metrics, ends), *_best_f1(result.best_f1), *_classes(result.predictions)]
-    return lines + (["", "  the run itself, on the photos that it was evaluated on:", *_metrics(own, {})] if own else [])
+    return lines + (["", "  the run itself, on its validation images:", *_metrics(own, {})] if own else [])
 
 
 def _best_f1(best: Mapping[str, float]) -> list[str]:
@@ -43,7 +43,7 @@ def _best_f1(best: Mapping[str, float]) -> list[str]:
     shares = ", ".join(f"{name} {best[name]:.3f}" for name in ("precision", "recall"))
     return [
         f"  best F1 {best['f1']:.3f} at score {best['threshold']:g} ({shares}; boxes, IoU {best['iou']:g}),",
-        "  a threshold chosen on these same photos: on others expect less",
+        "  a threshold chosen on these images; expect a lower F1 on other images",
     ]
 
 
@@ -57,7 +57,7 @@ def _metrics(metrics: Mapping[str, float], ends: Mapping[str, Interval]) -> list
         cells = [_cell(key, metrics[key], ends) for key in (name, masks.get(name)) if key]
         lines.append(f"  {format_metric_name(name).removeprefix('box '):<14} " + " ".join(cells).rstrip())
     lines += [f"  {format_metric_name(name):<14} {_cell(name, metrics[name], ends)}".rstrip() for name in others]
-    return [*lines, "  in brackets: where 95 % of other such sets of photos would score"] if ends else lines
+    return [*lines, "  in brackets: 95% confidence intervals"] if ends else lines
 
 
 def _cell(name: str, value: float, ends: Mapping[str, Interval]) -> str:
@@ -95,7 +95,9 @@ def _classes(predictions: Mapping[str, Any]) -> list[str]:
         return []
     keys = [name for name in TITLES if name in classes[0]]
     count = "photos" if "photos" in classes[0] else "objects"
-    head = f"  {'class':<{NAME_WIDTH}} {count:>8}" + "".join(f" {TITLES[key]:>7}" for key in keys)
+    head = f"  {'class':<{NAME_WIDTH}} {'images' if count == 'photos' else count:>8}" + "".join(
+        f" {TITLES[key]:>7}" for key in keys
+    )
     rows = [
         (
             entry[keys[0]],
@@ -113,7 +115,7 @@ def _shown(rows: Sequence[tuple[float, str]]) -> list[str]:
     scored = sorted((row for row in rows if row[0] >= 0), key=lambda row: row[0])
     left = len(rows) - 2 * SHOWN_AT_EACH_END
     worst, best = scored[:SHOWN_AT_EACH_END], scored[-SHOWN_AT_EACH_END:]
-    between = f"  ... {left:,} classes between the worst and the best; --json has every one"
+    between = f"  ... {left:,} classes between the worst and the best; --json lists all"
     return [*(text for _, text in worst), between, *(text for _, text in best)]
 
 

@@ -35,7 +35,7 @@ def match_weights(
     """
     if world > 1 and not weights.exists() and is_published(str(weights)):
         bring = format_command("weights", "download", str(weights), "--output-dir", "DIR")
-        raise PacelineError(f"{weights}: bring it first, once for all ranks, and name its file:  {bring}")
+        raise PacelineError(f"{weights}: multiple ranks must not download it. Download it once, and use the file:  {bring}")
     path = resolve_weights(weights, printer)
     file = open_weights(path)
     # A named recipe is built for the data's classes, whatever the file's are; what it lacks is found then.
@@ -58,13 +58,11 @@ def load_weighted_network(task: Task, path: Path, called: str, device: Any) -> n
     rows = map_class_rows(file, task.data.labels(), len(file.classes))
     new = [name for name, index in zip(rows.ours, rows.places) if index is None] if rows is not None and rows.any else []
     if lacking or new:
-        what = (
-            f"the data's {join_names(new, 3)}" if new else f"{len(lacking)} tensors of {called} ({join_names(lacking, 2)})"
-        )
+        what = f"{join_names(new, 3)}" if new else f"{len(lacking)} tensors of {called} ({join_names(lacking, 2)})"
         count = count_class_rows(file.ours.tensors) or len(file.classes)
         raise CheckpointError(
-            f"{path}: {f'it has {count:,} classes' if count else 'its classes are unknown'}, and the data {len(task.data.classes):,}; "
-            f"{what} are not in it, so it cannot be scored. Name the data, or the --recipe, that it was trained for."
+            f"{path}: {f'has {count:,} classes' if count else 'its classes are unknown'}, the dataset {len(task.data.classes):,}. "
+            f"Missing in the file: {what}. Use the dataset or the --recipe that it was trained for."
         )
     return model.eval()
 
@@ -72,8 +70,8 @@ def load_weighted_network(task: Task, path: Path, called: str, device: Any) -> n
 def describe_class_source(path: Path, task: Task) -> str:
     """Whose classes the rows of the heads are taken for, in words."""
     if open_weights(path).classes:
-        return f"the weights name their classes, and rows follow the names: {_in_order(task.data.classes)}"
-    return f"the weights name no classes; taken in the data's order: {_in_order(task.data.classes)}"
+        return f"class order, by the names in the weights: {_in_order(task.data.classes)}"
+    return f"class order of the dataset, because the weights have no class names: {_in_order(task.data.classes)}"
 
 
 def _in_order(classes: Sequence[str]) -> str:

@@ -127,7 +127,7 @@ def run_kind(
         print(usage)
         return 0 if arguments else 2
     if arguments[0] not in kinds:
-        raise PacelineError(f"{verb} {arguments[0]!r}: there is no such command. Known: {', '.join(kinds)}.")
+        raise PacelineError(f"{verb} {arguments[0]!r}: not found. Use one of {', '.join(kinds)}.")
     return kinds[arguments[0]](printer, arguments[1:])
 
 
@@ -273,12 +273,12 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         bare = {name.removeprefix("--"): name for name in known}
         if flag in _flags_of(RunOptions()) and prog.split(maxsplit=1)[0] in ("plan", "preview"):
             raise PacelineError(
-                f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
+                f"{flag}: a flag of `paceline train`, and not of the recipe, so it is not supported here. All flags: "
                 f"paceline {prog} --help-all"
             )
         if others := _others_with(flag, known):
             raise PacelineError(
-                f"there is no flag {flag} here: recipes of {' and '.join(others)} have it, this one has not. All of them: "
+                f"{flag}: only supported by recipes of {' and '.join(others)}, not by this one. All flags: "
                 f"paceline {prog} --help-all"
             )
         near, hint = find_equivalent(flag.removeprefix("--"), known)
@@ -286,7 +286,7 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         if not hint and near:
             hint = f"Did you mean {' or '.join(near[:3])}?"
         hint += " " if hint else ""
-        raise PacelineError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help-all")
+        raise PacelineError(f"{word.partition('=')[0]}: unknown flag. {hint}All flags: paceline {prog} --help-all")
 
 
 def _others_with(flag: str, known: Sequence[str]) -> list[str]:
@@ -359,7 +359,7 @@ def _first_word(words: list[str], verb: str) -> str:
 
     if not words or words[0].startswith("-"):
         menu = "\n".join(f"  {name}" for name in RECIPES)
-        raise RecipeError(f"name a recipe first: paceline {verb} RECIPE [flags]\n{menu}\nEach answers --help.")
+        raise RecipeError(f"a recipe is required: paceline {verb} RECIPE [flags]\n{menu}\nEach recipe has --help.")
     return words[0]
 
 
@@ -373,7 +373,7 @@ def pop_flag_value(words: Sequence[str], flag: str, example: str) -> tuple[str, 
         word = words.pop(0)
         if word == flag:
             if not words:
-                raise RecipeError(f"{flag}: name one, e.g. {flag} {example}.")
+                raise RecipeError(f"{flag}: a value is required. Example: {flag} {example}")
             value = words.pop(0)
         elif word.startswith(f"{flag}="):
             value = word.partition("=")[2]
@@ -395,4 +395,4 @@ def check_shared(flags: Any) -> None:
     """Raises PacelineError for a negative --workers, where `flags` has that flag."""
     workers = getattr(flags, "workers", 0)
     if workers < 0:
-        raise PacelineError(f"--workers {workers}: a number of processes, 0 or more (0: one a core).")
+        raise PacelineError(f"--workers {workers}: must be 0 (one per core) or more.")

@@ -45,7 +45,7 @@ MAX_USED = (
         "--eval-every",
     ),
 )
-SYSTEM = "where it runs: auto asks this machine; cpu, gpu, dgx-h100, ... (paceline list systems), or ./file.py:function"
+SYSTEM = "system to run on: auto (detected), cpu, gpu, dgx-h100, ... (paceline list systems), or ./file.py:function"
 
 
 class HelpEntry(NamedTuple):
@@ -83,9 +83,7 @@ def print_help(requested: str, prog: str, about: str, entries: Sequence[HelpEntr
     ]
     some = some or [entry for entry in entries if requested not in ("", "all") and requested in entry.name]
     if requested not in ("", "all") and not some:
-        raise PacelineError(
-            f"--help {requested}: there is no such group of flags, nor a flag with this in its name: {', '.join(groups)}."
-        )
+        raise PacelineError(f"--help {requested}: not a group or a part of a flag's name. Groups: {', '.join(groups)}.")
     words = "".join(f"{entry.name} " for entry in entries if entry.name.isupper())
     lines = [f"usage: paceline {prog} {words}[flags]", ""]
     if some:
@@ -128,14 +126,14 @@ def _screen(prog: str, about: str, entries: Sequence[HelpEntry], groups: Sequenc
         whole = _wrapped(about[:end], width)[:-1]
         if len(whole) <= 3:
             break
-    others = f"Whole texts, and all flags: paceline {prog} --help-all"
+    others = f"Full texts and all flags: paceline {prog} --help-all"
     if len(groups) > 1:
-        others = f"All flags: --help-all. Those of a group: --help {'|'.join(groups)}"
+        others = f"All flags: --help-all. Flags of a group: --help {'|'.join(groups)}"
     last = ["", *textwrap.wrap(others, width, **WORDS)]
     first = [names[name] for name in MAX_USED if name in names and len(groups) > 1]
     mine = [entry for entry in entries if entry.group == "run" and entry not in first]
     if "RECIPE" in others and len(groups) == 1:
-        last.append(f"Those of a recipe: paceline {prog.partition('|')[0]} --help")
+        last.append(f"Flags of a recipe: paceline {prog.partition('|')[0]} --help")
     words = [entry for entry in mine if entry.name.isupper()]
     chosen = [*words, *first, *(entry for entry in mine if entry not in words)][: SCREEN - 3 - len(whole) - len(last)]
     column = max(len(entry.head(20)) for entry in chosen) + 2

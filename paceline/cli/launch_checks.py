@@ -43,8 +43,8 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
     told = "system.ranks_per_node" in args.given
     if flags.scheduler != "local" and args.asks and not told and args.system_name != "cpu":
         raise RecipeError(
-            f"--system {args.system_name} asks the machine that this command runs on, and --scheduler {flags.scheduler} "
-            "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.ranks-per-node 8"
+            f"--system {args.system_name}: describes this machine, but --scheduler {flags.scheduler} starts ranks on others. "
+            "Use the name of their system (paceline list systems), or set the ranks per node: --system.ranks-per-node 8"
         )
     system = args.system
     if not repeats and (note := args.note_published()):
@@ -72,7 +72,7 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
         if published is None or published.recipe == args.name:
             raise
         raise RecipeError(
-            f"{problem}\nOn {flags.nodes} nodes of {args.system_name} this can be cut as it was published: {published.recipe}"
+            f"{problem}\nOn {flags.nodes} nodes of {args.system_name}, use the published configuration {published.recipe}."
         ) from None
     return PlannedJob(system, limit_steps(plan, steps=flags.max_steps, eval_every=flags.eval_every), int(memory.parameters))
 
@@ -88,15 +88,15 @@ def check_devices(system_name: str, system: System, flags: Any) -> None:
         have = count_devices(system.device)
         if system.ranks_per_node > have:
             raise PacelineError(
-                f"--system {system_name} starts {system.ranks_per_node} ranks on a node, and this machine has {have} "
-                f"{system.device} device{'s'[: have != 1]}. Start fewer (--system.ranks-per-node), or on other machines: "
+                f"--system {system_name}: starts {system.ranks_per_node} ranks per node, but this machine has {have} "
+                f"{system.device} device{'s'[: have != 1]}. Reduce --system.ranks-per-node, or use other machines with "
                 "--scheduler slurm or hostfile."
             )
     requested = re.fullmatch(r"(?:.*,)?gpu:(?:[^:,]+:)?(\d+)(?:,.*)?", flags.slurm.gres)
     if flags.scheduler == "slurm" and requested and system.ranks_per_node > int(requested[1]):
         raise PacelineError(
-            f"--slurm.gres {flags.slurm.gres} asks for {requested[1]} devices a node, and --system {system_name} starts "
-            f"{system.ranks_per_node} ranks there."
+            f"--slurm.gres {flags.slurm.gres}: requests {requested[1]} devices per node, but --system {system_name} starts "
+            f"{system.ranks_per_node} ranks per node."
         )
 
 
@@ -106,8 +106,8 @@ def check_port(flags: Any) -> None:
         return
     if why := explain_taken_port(flags.master_port):
         raise PacelineError(
-            f"--master-port {flags.master_port}: cannot be listened at here ({why}). Choose another one, or leave "
-            f"--master-port away: a free one is found."
+            f"--master-port {flags.master_port}: not available on this machine ({why}). Choose another port, or remove "
+            f"--master-port to use a free port."
         )
 
 
@@ -135,9 +135,8 @@ def choose_walltime(printer: Printer, args: ParsedArgs, planned: PlannedJob, fla
         )
     if told is None:
         raise PacelineError(
-            f"--walltime auto: nothing is known of the speed of {args.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of "
-            f"{args.system_name}. Say it: --images-per-second IMG/S (of one rank, and --network-gbit N between nodes), or "
-            f"--walltime 2h"
+            f"--walltime auto: the speed of {args.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of {args.system_name} "
+            "is unknown. Set --images-per-second IMG/S (per rank), with --network-gbit N for multiple nodes, or --walltime 2h"
         )
     printer.say(told.reason)
     return told.minutes

@@ -25,29 +25,29 @@ from paceline.training.logging.stdout_guard import guard_exit, keep_output_open
 
 # Command -> what it does. Its module in commands/ has a function `run(printer, arguments) -> exit code`.
 VERBS = {
-    "train": "train a recipe to its target: paceline train classify-demo",
-    "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
-    "eval": "score a run's checkpoint on its validation images, or on others",
-    "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
-    "export": "write a trained model as one file: paceline export RUN --output cats.safetensors",
-    "serve": "a page and a JSON API that answer for photos: paceline serve RUN",
-    "plan": "print recipe, system, plan and memory estimate; needs no accelerator",
+    "train": "train a recipe: paceline train classify-demo",
+    "launch": "train on many nodes, with Slurm, a list of hosts, or this machine, and torchrun, srun, or mpirun",
+    "eval": "evaluate a checkpoint on the validation images of its run, or on other images",
+    "predict": "predict classes, boxes, or masks in images; write images and JSON",
+    "export": "write a trained model to one file: paceline export RUN --output cats.safetensors",
+    "serve": "serve predictions with a web page and a JSON API: paceline serve RUN",
+    "plan": "print recipe, system, plan, and memory estimate; needs no accelerator",
     "preview": "draw a mosaic of augmented training images",
-    "download": "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared",
-    "prepare": "verify a data set and write its manifest and index",
-    "translate": "our command for one of the four systems' own: paceline translate 'ssd.py -e 64 -b 128'",
-    "data": "what a data set holds, what is wrong in it, and few large files of it: paceline data info|lint|pack DIR",
-    "list": "tasks, recipes, systems or decoders, in a line each",
-    "runs": "the runs in a folder: recipe, status, step, best result, time",
-    "compare": "what differs between runs, what came of it, and whether it is more than chance",
-    "bench": "measure against a peer in the same run: paceline bench input",
-    "report": "write a run's report.html again",
-    "mlperf": "MLPerf's own checkers on a run's log, and a table of anybody's logs: paceline mlperf check RUN",
-    "weights": "bring, check and convert weights: paceline weights download resnet50",
+    "download": "download, verify, unpack, and prepare COCO 2017, Pascal VOC, or ImageNet",
+    "prepare": "verify a dataset and write its manifest and index",
+    "translate": "translate a command of a reference system: paceline translate 'ssd.py -e 64 -b 128'",
+    "data": "describe, check, or pack a dataset: paceline data info|lint|pack DIR",
+    "list": "list tasks, recipes, systems, or decoders",
+    "runs": "list the runs in a folder: recipe, status, step, best result, time",
+    "compare": "compare settings and results of runs, and test whether differences are significant",
+    "bench": "measure speed compared with other libraries: paceline bench input",
+    "report": "write the report.html of a run again",
+    "mlperf": "run MLPerf's checkers on logs, or tabulate logs: paceline mlperf check RUN",
+    "weights": "download, inspect, and convert weights: paceline weights download resnet50",
     "container": "build the container image of this checkout, or open a shell in it: paceline container build|shell",
-    "completion": "what completes these words in bash, zsh and fish: paceline completion bash",
-    "doctor": "say what this machine has and what is missing",
-    "check-performance": "measure whether this machine is as fast as it should be, and why it is not",
+    "completion": "print shell completion for bash, zsh, or fish: paceline completion bash",
+    "doctor": "report the hardware and packages of this machine, and missing ones",
+    "check-performance": "measure whether this machine is as fast as expected",
 }
 
 # These write files, so they go on when nobody reads what they print. The others only print.
@@ -76,7 +76,7 @@ ELSEWHERE = {
     "benchmark": "paceline bench step RECIPE",
     "pack": "paceline data pack DIR --format webdataset --output-dir DIR",
     "resume": "paceline train RUN/run.json --output-dir RUN",
-    "track": "paceline predict RUN PHOTOS, photo by photo: objects are not followed from one to the next",
+    "track": "paceline predict RUN PHOTOS (each frame separately; objects are not tracked)",
 }
 
 
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with keep_output_open() as output:
         if not {" ".join(words[:1]), " ".join(words[:2])}.intersection(WORKERS):
             output.quiet_pipe = True  # `paceline plan ... | head` is no accident
-            output.goes_on = "what this command prints is lost"
+            output.goes_on = "the output of this command is lost"
         printer = Printer()
         code = _outcome(words, printer)
         printer.answer(words[0] if words else "", code)
@@ -161,11 +161,11 @@ def find_command(name: str) -> ModuleType:
     Raises PacelineError for an unknown one, naming its nearest neighbor.
     """
     if name in ELSEWHERE:
-        raise PacelineError(f"there is no verb {name!r}. Use:  {ELSEWHERE[name]}")
+        raise PacelineError(f"{name!r} is not a paceline command. Use:  {ELSEWHERE[name]}")
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."
-        raise PacelineError(f"there is no verb {name!r}. {hint}")
+        raise PacelineError(f"{name!r} is not a paceline command. {hint}")
     return importlib.import_module(f"paceline.cli.commands.{name.replace('-', '_')}")
 
 
@@ -173,8 +173,8 @@ def format_overview() -> str:
     """The text of `paceline --help`."""
     rows = "\n".join(f"  {name:<17} {about}" for name, about in VERBS.items())
     return (
-        "usage: paceline VERB ...\n\nTrains ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.\n"
+        "usage: paceline COMMAND ...\n\nTrain ResNet-50, SSD-ResNet34, and Mask R-CNN on CPUs and GPUs.\n"
         "No recipe has been trained to its target on a GPU yet.\n\n"
         f"{rows}\n\n"
-        "Every verb answers --help. Start here:  paceline train ssd-demo"
+        "Every command has --help. Start here:  paceline train ssd-demo"
     )

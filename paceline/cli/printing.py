@@ -25,8 +25,8 @@ LINE_EVERY = 30.0  # seconds between two lines of progress where there is no ter
 
 # Flags of every verb, with their help.
 SHARED = {
-    "--quiet": "no messages and no progress: what is asked for, warnings and errors alone",
-    "--json": "print what is found, and what is said, as one JSON object; messages go to stderr",
+    "--quiet": "print only results, warnings, and errors; no messages and no progress",
+    "--json": "print results and messages as one JSON object; other output goes to stderr",
 }
 
 

@@ -27,7 +27,7 @@ MAX_RANKS = 4096
 class RemoteFlags(LaunchConfig):
     """The flags of a verb that can be launched."""
 
-    dry_run: Annotated[bool, Help("with --nodes and the like: write and print the files, start nothing")] = False
+    dry_run: Annotated[bool, Help("with launch flags such as --nodes: write and print the files, start nothing")] = False
 
 
 def is_launched(arguments: Sequence[str]) -> bool:
@@ -76,12 +76,12 @@ def launch_for_answer(
 
     check_launch_config(where)
     if where.walltime == "auto":
-        raise PacelineError("--walltime auto predicts trainings alone: name a time, e.g. --walltime 10m.")
+        raise PacelineError("--walltime auto: only supported for training. Set a time, for example --walltime 10m.")
     if not 0 <= ranks <= MAX_RANKS:
-        raise PacelineError(f"--nproc-per-node {ranks}: must lie in 0 (the system's) to {MAX_RANKS:,}.")
+        raise PacelineError(f"--nproc-per-node {ranks}: must be from 0 (the number of the system) to {MAX_RANKS:,}.")
     if where.scheduler != "local" and not system_name:
         raise PacelineError(
-            f"--scheduler {where.scheduler}: name the nodes' system: --system NAME (paceline list systems), or cpu."
+            f"--scheduler {where.scheduler}: requires the system of the nodes. Add --system NAME (paceline list systems)."
         )
     system = choose_system(system_name or "auto")
     system = replace(system, ranks_per_node=ranks or system.ranks_per_node)

@@ -119,10 +119,10 @@ def _batch(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContex
     size = max(unit, 2 ** (fits.bit_length() - 1) // unit * unit)
     if size >= batch:
         return []
-    made = [AutoChoice("global_batch_size", size, f"{result.photos:,} photos are fewer than two batches of {batch}")]
+    made = [AutoChoice("global_batch_size", size, f"{result.photos:,} images are fewer than two batches of {batch}")]
     if requested.free("optim.lr"):
         rate = float(f"{recipe.optim.lr * size / batch:.3g}")
-        made.append(AutoChoice("optim.lr", rate, f"in proportion to the batch, from {recipe.optim.lr:g} at {batch}"))
+        made.append(AutoChoice("optim.lr", rate, f"scaled with the batch size, from {recipe.optim.lr:g} at {batch}"))
     return made
 
 
@@ -133,12 +133,12 @@ def _photo_size(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoC
     ):
         return []
     if result.side < photo.image_size and (size := max(64, _up(result.side))) < photo.image_size:
-        why = f"half of the photos have {result.side:.0f} pixels or fewer along a side"
+        why = f"half of the images have a shorter side of at most {result.side:.0f} pixels"
     else:
         return []
     crop = _up(photo.eval_crop_size * size / photo.image_size - 16)
     resize = max(crop, round(photo.eval_resize_size * size / photo.image_size))
-    rest = "as much larger than the training input as before"
+    rest = "same ratio to the training size as before"
     sizes = ("input.image_size", size, why), ("input.eval_crop_size", crop, rest), ("input.eval_resize_size", resize, rest)
     return [AutoChoice(*one) for one in sizes]
 
@@ -153,10 +153,10 @@ def _box_size(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoCon
 
 def _larger(side: int, share: float, result: DatasetStats, requested: AutoContext) -> tuple[int, str]:
     """-> (the side at which a tenth of the objects have OBJECT_PIXELS or fewer, within what is sensible; why)."""
-    limits = (MAX_PIXELS[requested.cpu], "the most here"), (_up(2 * result.side), "twice the photos' own")
+    limits = (MAX_PIXELS[requested.cpu], "the limit on this device"), (_up(2 * result.side), "twice the size of the images")
     most, whose = min(limits)
     wanted = _up(OBJECT_PIXELS / share) if share > 0 else side
-    why = f"a tenth of the objects have {share * side:.3g} pixels or fewer at {side}, and {OBJECT_PIXELS} are wanted"
+    why = f"10% of the objects are at most {share * side:.3g} pixels large at size {side}; the target is {OBJECT_PIXELS}"
     return min(wanted, most), why if wanted <= most else f"{why} ({most} is {whose})"
 
 
@@ -173,7 +173,7 @@ def _scales(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoConte
     growth = (min(0.95, max(result.large, 1.2 * first)) / first) ** (1 / (len(cells) - 1))
     sizes = [max(first * growth**k, min(0.95, 1.4 / cells[k]) if k else 0) for k in range(len(cells))]
     scales = (*(round(size, 3) for size in sizes), 1.05)
-    why = f"a tenth of the objects are smaller than {share:.2g} of the photo, and the smallest boxes were {recipe.model.scales[0]:g}"
+    why = f"10% of the objects are smaller than {share:.2g} of the image; the smallest boxes had {recipe.model.scales[0]:g}"
     return [AutoChoice("model.scales", scales, why)] if scales != recipe.model.scales else []
 
 
@@ -187,7 +187,7 @@ def _short_side(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoC
         return []
     short = tuple(_up(one * size / least) for one in photo.min_size)
     long = max(*short, _up(photo.max_size * size / least))
-    return [AutoChoice("input.min_size", short, why), AutoChoice("input.max_size", long, "as much longer as before")]
+    return [AutoChoice("input.min_size", short, why), AutoChoice("input.max_size", long, "same aspect ratio as before")]
 
 
 def _anchors(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
@@ -200,7 +200,7 @@ def _anchors(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoCont
     if first > 0.6 * sizes[0] or levels < 2:
         return []
     growth = (sizes[-1] / first) ** (1 / (levels - 1))
-    why = f"a tenth of the objects have {pixels:.3g} pixels or fewer, and the smallest anchors {sizes[0]:g}"
+    why = f"10% of the objects are at most {pixels:.3g} pixels large; the smallest anchors had {sizes[0]:g}"
     return [AutoChoice("model.rpn.anchor_sizes", tuple(float(round(first * growth**k)) for k in range(levels)), why)]
 
 
@@ -212,13 +212,13 @@ def _length(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoConte
         return []
     wanted = (least if steps < least else most) * recipe.global_batch_size / result.photos
     epochs = float(math.ceil(wanted)) if steps < least else float(f"{wanted:.2g}")
-    why = f"{result.photos:,} photos make {steps:,} steps of {recipe.global_batch_size} as the recipe has it; "
-    why += f"{least:,} is the least here" if steps < least else f"{most:,} is the most here"
+    why = f"{result.photos:,} images give {steps:,} steps of {recipe.global_batch_size} with the recipe's length; "
+    why += f"the minimum is {least:,}" if steps < least else f"the maximum is {most:,}"
     made = [AutoChoice("epochs", epochs, why)]
     schedule, free = recipe.schedule, requested.free("schedule.unit", "schedule.warmup", "schedule.decay_start")
     other = schedule.decay_start or schedule.decay_end or schedule.milestones
     if schedule.unit == "epochs" and schedule.warmup > 0.1 * epochs and free and not other:
-        why = f"{schedule.warmup:g} epochs would be much of it"
+        why = f"{schedule.warmup:g} epochs are more than 10% of the run"
         made += [AutoChoice("schedule.unit", "fraction", why), AutoChoice("schedule.warmup", 0.05, why)]
     return made
 
@@ -236,7 +236,7 @@ def _evaluations(recipe: Recipe[Any, Any], result: DatasetStats, requested: Auto
         ]
         number = many
     if number >= min(USUAL_EVALUATIONS) and requested.free("patience"):
-        made.append(AutoChoice("patience", number // 2 + 1, "more than half of the run without a better result is enough"))
+        made.append(AutoChoice("patience", number // 2 + 1, "stops after more than half of the run without improvement"))
     return made
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 from paceline._utils.errors import RecipeError
 
-NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table"}
+NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text", dict: "a table"}
 
 
 @cache
@@ -63,7 +63,7 @@ def convert_checked(hint: Any, value: Any, where: str) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise _wrong(where, value, "a number of this size") from None
+            raise _wrong(where, value, "a finite number") from None
     if hint in NAMES and type(value) is not hint:
         raise _wrong(where, value, NAMES[hint])
     return _frozen(value)
@@ -85,7 +85,7 @@ def _checked_tuple(parts: tuple[Any, ...], value: Any, where: str) -> tuple[Any,
     if len(parts) == 2 and parts[1] is Ellipsis:
         parts = (parts[0],) * len(value)
     if len(parts) != len(value):
-        raise _wrong(where, value, f"a list of {len(parts)}")
+        raise _wrong(where, value, f"a list of {len(parts)} values")
     return tuple(convert_checked(part, entry, f"{where}[{index}]") for index, (part, entry) in enumerate(zip(parts, value)))
 
 
@@ -96,7 +96,7 @@ def _frozen(value: Any) -> Any:
 def _wrong(where: str, value: Any, wanted: str) -> RecipeError:
     text = json.dumps(value, default=repr)
     shown = text if len(text) <= 60 else f"{text[:57]}..."
-    return RecipeError(f"{where} is {shown}: must be {wanted}.")
+    return RecipeError(f"{where}: must be {wanted}, got {shown}.")
 
 
 # The names and fields are those of the package annotated-types. It is not asked for: this package needs only the standard library, and
@@ -275,9 +275,9 @@ def _parsed(file: Path, kind: type) -> Any:
     try:
         result = json.loads(file.read_text("utf-8"))
     except ValueError as problem:
-        raise RecipeError(f"{file}: this table is damaged ({problem}). Install paceline again.") from None
+        raise RecipeError(f"{file}: invalid JSON ({problem}). Reinstall paceline.") from None
     if type(result) is not kind:
-        raise RecipeError(f"{file}: this table must be a {kind.__name__}.")
+        raise RecipeError(f"{file}: must contain a {kind.__name__}. Reinstall paceline.")
     return result
 
 

@@ -22,11 +22,11 @@ MAX_CHARACTERS = 200
 class Submission:
     """The submission_* lines of mllog.txt, and its cache_clear."""
 
-    submitter: Annotated[str, Help("the organization, submission_org")] = "reference_implementation"
-    division: Annotated[Division, Help("closed or open; auto: open with an optimizer that closed lacks")] = "auto"
+    submitter: Annotated[str, Help("organization (submission_org)")] = "reference_implementation"
+    division: Annotated[Division, Help("closed or open; auto: open if the closed division excludes the optimizer")] = "auto"
     status: Annotated[Status, Help("availability of the system")] = "onprem"
-    platform: Annotated[str, Help("name of the system; empty: how many of which device")] = ""
-    cache_cleared: Annotated[bool, Help("caches were cleared before this run, as closed requires")] = False
+    platform: Annotated[str, Help("name of the system; empty: the number and name of the devices")] = ""
+    cache_cleared: Annotated[bool, Help("caches were cleared before the run, as the closed division requires")] = False
 
 
 def get_division(submission: Submission, recipe: Recipe) -> str:
@@ -51,5 +51,5 @@ def check_submission(submission: Submission, recipe: Recipe) -> None:
             raise RecipeError(f"{flag} {text!r:.60}: must be a name of 1 to {MAX_CHARACTERS} printable characters.")
     if submission.division == "closed" and recipe.optim.name in OPEN_ONLY:
         raise RecipeError(
-            f"--mlperf.division closed: its rules know no --optim.name {recipe.optim.name}. Use open, or leave the flag away."
+            f"--mlperf.division closed: does not allow --optim.name {recipe.optim.name}. Use open, or remove the flag."
         )

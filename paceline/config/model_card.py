@@ -31,7 +31,7 @@ _METADATA, _KEY, _VALUE = 14, 1, 2
 _MAX_PARTS = 10_000
 # Operators and their names alone; numbers are in the .bin.
 _MAX_XML, _DEEPEST = 256 << 20, 1000
-_DAMAGED = "it is no ONNX file, or damaged"
+_DAMAGED = "not a valid ONNX file"
 SCHEMA = 1
 SUFFIX = ".safetensors"
 # Files that may have a card.
@@ -147,7 +147,9 @@ def make_card(facts: Mapping[str, Any], **more: Any) -> str:
     # A recipe that was written in Python and one that was read from a run.json differ in their order, and as 12 and 12.0 do.
     text = json.dumps(_whole_as_int({"schema": SCHEMA, **card}), separators=(",", ":"), sort_keys=True)
     if len(text) > MAX_HEADER // 2:  # the tensors' names have the rest
-        raise PacelineError(f"its names have {len(text):,} bytes, more than a file of weights has room for.")
+        raise PacelineError(
+            f"the metadata has {len(text):,} bytes; the limit is {MAX_HEADER // 2:,}. Use shorter class names."
+        )
     _checked(text, "the run")
     return text
 
@@ -160,15 +162,15 @@ def has_card(path: Path) -> bool:
 def read_card(path: Path) -> dict[str, Any]:
     """The facts of a file's card, as `config/run.py` reads those of a run.json. Raises CheckpointError where it has none."""
     if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file.")
+        raise CheckpointError(f"{path}: not found.")
     if (card := _card(path)) is None:
         if path.suffix in GRAPHS:
             raise CheckpointError(
-                f"{path}: a graph that says nothing of classes and sizes of photos, as those of `paceline export` do. "
-                "Others' files are for their own programs."
+                f"{path}: was not written by `paceline export`, so its classes and image sizes are unknown. "
+                "Graphs of other programs are not supported."
             )
         raise CheckpointError(
-            f"{path}: weights that do not say which network they are for, or damaged. `weights inspect` says what it is."
+            f"{path}: has no metadata about its network, or is damaged. `weights inspect` lists its contents."
         )
     return card
 
@@ -180,14 +182,14 @@ def format_card(card: Mapping[str, Any]) -> dict[str, str]:
     step, run, best = card.get("step"), card.get("run", {}), card.get("best_f1")
     results = [f"{name} {value:.4g}" for name, value in card.get("metrics", {}).items()]
     if best:
-        results.append(f"best F1 {best.get('f1', math.nan):.3f} from score {best.get('threshold', math.nan):.3f} on")
+        results.append(f"best F1 {best.get('f1', math.nan):.3f} at score threshold {best.get('threshold', math.nan):.3f}")
     lines = {
-        "holds": f"{card['name']}{f', step {step:,}' if step else ''}: {format_count(len(card['classes']), 'class')} "
+        "model": f"{card['name']}{f', step {step:,}' if step else ''}: {format_count(len(card['classes']), 'class')} "
         f"({join_names(card['classes'], 8)})",
-        "scores": ", ".join(results),
-        "from": ", ".join(f"{name} {value}" for name, value in run.items()),
-        "of data": card["data"].get("hash", ""),
-        "made by": ", ".join(f"{name} {version}" for name, version in card.get("versions", {}).items()),
+        "metrics": ", ".join(results),
+        "run": ", ".join(f"{name} {value}" for name, value in run.items()),
+        "dataset": card["data"].get("hash", ""),
+        "versions": ", ".join(f"{name} {version}" for name, version in card.get("versions", {}).items()),
     }
     return {head: line for head, line in lines.items() if line}
 
@@ -216,12 +218,12 @@ def _card_of_graph(path: Path) -> dict[str, Any] | None:
     try:
         text = read_graph_metadata(path, METADATA, MAX_HEADER)
     except OSError as problem:
-        raise CheckpointError(f"{path}: cannot be read ({problem.strerror}).") from None
+        raise CheckpointError(f"{path}: not readable ({problem.strerror}).") from None
     except ValueError as problem:
         raise CheckpointError(f"{path}: {problem}.") from None
     card = None if text is None else _checked(text, str(path))
     if card is not None and "graph" not in card:
-        raise CheckpointError(f"{path}: its card does not say what the graph takes; no file of ours is so.")
+        raise CheckpointError(f"{path}: its metadata has no graph inputs, so paceline did not write it.")
     return card
 
 
@@ -230,19 +232,19 @@ def _checked(text: Any, where: str) -> dict[str, Any] | None:
     try:
         card = parse_json(text)
     except (ValueError, TypeError) as problem:
-        raise CheckpointError(f"{where}: its metadata of paceline's is damaged ({abbreviate(str(problem))}).") from None
+        raise CheckpointError(f"{where}: the metadata is damaged ({abbreviate(str(problem))}).") from None
     if not isinstance(card, dict) or "schema" not in card:
         return None
     if card["schema"] != SCHEMA:
         raise CheckpointError(
-            f"{where}: its card is of schema {abbreviate(card['schema'])}; this paceline reads schema {SCHEMA}."
+            f"{where}: metadata schema {abbreviate(card['schema'])} is not supported. This paceline reads schema {SCHEMA}."
         )
     for name, can_be in CHECKS.items():
         if name not in card and name not in NEEDED:
             continue
         if not can_be(card.get(name)):
             value = abbreviate(card[name]) if name in card else "missing"
-            raise CheckpointError(f"{where}: its card has {name} {value}, which no model of ours has.")
+            raise CheckpointError(f"{where}: invalid metadata: {name} is {value}.")
     known = {name: value for name, value in card.items() if name in CHECKS}
     data = {name: value for name, value in card["data"].items() if name in OF_DATA}
     return {**known, "data": data, "controls": {"synthetic": card["controls"].get("synthetic") is True}, "world": 1}
@@ -265,16 +267,16 @@ def refuse_graph(path: Path, verb: str, *, allow_code_execution: bool = False) -
     graph = path.suffix in GRAPHS and path.is_file()
     consent = "allow_code_execution=True" if verb == "load" else "--allow-code-execution"
     if allow_code_execution and path.suffix != TORCH:
-        raise PacelineError(f"{consent}: for a .pt2; {path} is opened without. Leave it away.")
+        raise PacelineError(f"{consent}: only required for .pt2 files, and {path} is not one. Remove it.")
     if graph and verb not in ANSWERING:
         raise PacelineError(
-            f"{path}: a graph, which `predict`, `eval` and `serve` answer with. For `{verb}` name the run, or the .safetensors "
-            "that `paceline export` writes of it."
+            f"{path}: an exported graph is not supported by `{verb}`, only by `predict`, `eval`, and `serve`. "
+            "Use the run, or a .safetensors file that `paceline export` wrote."
         )
     if graph and path.suffix == TORCH and not allow_code_execution:
         raise PacelineError(
-            f"{path}: a .pt2 can run code of whoever made it as soon as torch opens it; {consent} opens one from somebody whose "
-            "programs you would run, and `paceline export` also writes .onnx and .xml, which run none."
+            f"{path}: a .pt2 file can run arbitrary code when it is opened. If you trust its author, add {consent}. "
+            "The .onnx and .xml files that `paceline export` writes run no code."
         )
 
 
@@ -293,7 +295,7 @@ def read_graph_metadata(path: Path, key: str, most: int) -> bytes | None:
 
 
 def _too_long(length: str, most: int) -> ValueError:
-    return ValueError(f"its metadata have {length} bytes, more than the {most:,} that are read")
+    return ValueError(f"the metadata has {length} bytes; the limit is {most:,}")
 
 
 def _of_onnx(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
@@ -317,12 +319,12 @@ def _of_xml(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
     def begins(name: str, values: dict[str, str]) -> None:
         way.append(name)
         if len(way) > _DEEPEST:  # each takes memory until it ends
-            raise ValueError("its elements lie deeper than those of any file of OpenVINO")
+            raise ValueError("its elements are nested deeper than in OpenVINO files")
         if way == ["net", "rt_info", key]:
             results.append(values.get("value", "").encode())
 
     def declares(*_: Any) -> None:
-        raise ValueError("it declares entities of its own, as no file of OpenVINO does")
+        raise ValueError("it declares XML entities, which OpenVINO files do not")
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.EntityDeclHandler = begins, declares
@@ -330,7 +332,7 @@ def _of_xml(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
     try:
         parser.Parse(file.read(_MAX_XML), True)
     except (expat.ExpatError, LookupError):  # the latter for an encoding that Python does not know
-        raise ValueError("it is no XML of OpenVINO, or damaged") from None
+        raise ValueError("not a valid OpenVINO XML file") from None
     return results[0] if results else None
 
 
@@ -344,7 +346,7 @@ def _of_zip(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
             with archive.open(IN_ZIP) as entry:
                 return entry.read(most + 1)
     except (zipfile.BadZipFile, RuntimeError, EOFError, UnicodeDecodeError, zlib.error):
-        raise ValueError("it is no .pt2, or damaged") from None
+        raise ValueError("not a valid .pt2 file") from None
 
 
 def _parts(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:

@@ -84,11 +84,10 @@ def explain_impossible_group(group: int, cuts: Sequence[tuple[int, int, int]], *
     }
     nearest = sorted(sorted(reachable, key=lambda size: max(size, group) / min(size, group))[:3])
     return (
-        f"--model.loss-normalizer-images {group} cannot be reached with {share} images a rank on {world} ranks, {most} "
-        "images at most in "
-        f"one forward: a rank must hold whole groups, or one group be the global batch of {share * world}.\n"
-        f"Nearest groups that can: {', '.join(map(str, nearest))}, or 0 for the global batch. Or use another number of ranks, "
-        f"or give each forward more room (--system.micro-batch-size)."
+        f"--model.loss-normalizer-images {group}: not possible with {share} images per rank, {world} ranks, and micro-batches "
+        f"of at most {most}. A rank must hold whole groups, or one group must be the global batch of {share * world}.\n"
+        f"Nearest possible values: {', '.join(map(str, nearest))}, or 0 for the global batch. Alternatively, use another "
+        "number of ranks or increase --system.micro-batch-size."
     )
 
 
@@ -155,8 +154,8 @@ def split_batch(
         low = global_batch_size // world * world
         nearest = f"{low} or {low + world}" if low else f"{world}"
         raise RecipeError(
-            f"--global-batch-size {global_batch_size} does not divide over {world} ranks: nearest that does: {nearest}.\n"
-            f"Use another number of ranks, or change the batch and state --optim.lr for it."
+            f"--global-batch-size {global_batch_size}: must be divisible by {world} ranks. Nearest possible values: {nearest}.\n"
+            "Use another number of ranks, or set both --global-batch-size and --optim.lr."
         )
     share = global_batch_size // world
     cuts: list[tuple[int, int, int, int]] = []
@@ -208,10 +207,10 @@ def _span_refusal(share: int, world: int, most: int, bn_batch_size: int) -> str:
         key=lambda span: abs(math.log(span / bn_batch_size)),
     )
     return (
-        f"--bn-batch-size {bn_batch_size} cannot be reached with {share} images a rank on {world} ranks, {most} images at most in one "
-        f"forward: a forward must hold a multiple of the span, or an exact fraction of it on neighbouring ranks.\n"
-        f"Nearest spans that can: {', '.join(map(str, sorted(reachable[:3]))) or 'none'}. Or give each forward more room "
-        f"(--system.micro-batch-size), or use another number of ranks."
+        f"--bn-batch-size {bn_batch_size}: not possible with {share} images per rank, {world} ranks, and micro-batches of at most "
+        f"{most}. A micro-batch must hold a multiple of it, or an exact fraction of it on neighboring ranks.\n"
+        f"Nearest possible values: {', '.join(map(str, sorted(reachable[:3]))) or 'none'}. Alternatively, increase "
+        f"--system.micro-batch-size or use another number of ranks."
     )
 
 
@@ -249,9 +248,8 @@ def count_ranks(flags: Any, explicit: Collection[str], per_node: int) -> int:
         return world or of_nodes
     if "world_size" in explicit and world not in (0, of_nodes):
         raise RecipeError(
-            f"--nodes {flags.nodes} and --world-size {world} disagree: {flags.nodes} x {per_node} ranks a node are "
-            f"{of_nodes}. Leave one "
-            "away, or name --system.ranks-per-node."
+            f"--nodes {flags.nodes} and --world-size {world} disagree: {flags.nodes} nodes x {per_node} ranks per node "
+            f"are {of_nodes} ranks. Remove one of them, or set --system.ranks-per-node."
         )
     return of_nodes
 
@@ -265,11 +263,11 @@ def count_training_ranks(ranks: int, eval_ranks: int) -> int:
         return ranks - eval_ranks
     if ranks == 1:
         raise RecipeError(
-            f"--dedicated-eval-ranks {eval_ranks}: there is one rank alone, and it has to train. Start several, e.g. with torchrun "
-            "--nproc-per-node, or leave --dedicated-eval-ranks away: training and evaluation then share the rank."
+            f"--dedicated-eval-ranks {eval_ranks}: the run has only one rank, which must train. Start more ranks, for example "
+            "with torchrun --nproc-per-node, or remove --dedicated-eval-ranks to train and evaluate on one rank."
         )
     raise RecipeError(
-        f"--dedicated-eval-ranks {eval_ranks}: of {ranks} ranks at least one has to train. Name 0 to {ranks - 1}, or start more ranks."
+        f"--dedicated-eval-ranks {eval_ranks}: at least one of {ranks} ranks must train. Use 0 to {ranks - 1}, or start more ranks."
     )
 
 
@@ -286,8 +284,7 @@ def make_plan(
     check_system(system)
     if getattr(recipe.input, "decoder", "") == "nvjpeg" and system.device != "cuda":
         raise RecipeError(
-            f"--input.decoder nvjpeg: photos are decoded on cuda, and this run computes on {system.device}. Train with  "
-            "--input.decoder simplejpeg"
+            f"--input.decoder nvjpeg: requires cuda, and this run uses {system.device}. Use  --input.decoder simplejpeg"
         )
     batch = recipe.global_batch_size
     # A span beyond the batch means the whole batch: there are no more images to share statistics with. `describe` says so.
@@ -298,7 +295,7 @@ def make_plan(
     except RecipeError as refusal:
         if not eval_ranks:
             raise
-        which = f"Of {world + eval_ranks} ranks {world} train: {eval_ranks} only evaluate (--dedicated-eval-ranks)."
+        which = f"{world} of {world + eval_ranks} ranks train; {eval_ranks} only evaluate (--dedicated-eval-ranks)."
         raise RecipeError(f"{refusal}\n{which}") from None
     per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_rounding)
     length = recipe.epochs * per_epoch if recipe.epochs else recipe.max_images / batch
@@ -348,7 +345,7 @@ def limit_steps(plan: BatchPlan, *, steps: int = 0, eval_every: int = 0) -> Batc
     """
     stop = min(plan.total_steps, steps) if steps else plan.total_steps
     if eval_every and stop // eval_every > MAX_EVALUATIONS:
-        raise RecipeError(f"--eval-every {eval_every}: more than {MAX_EVALUATIONS:,} evaluations in {stop:,} steps.")
+        raise RecipeError(f"--eval-every {eval_every}: exceeds {MAX_EVALUATIONS:,} evaluations in {stop:,} steps.")
     due = range(eval_every, stop + 1, eval_every) if eval_every else plan.eval_steps
     return replace(plan, stop_after=stop, eval_steps=tuple(sorted({step for step in due if step <= stop} | {stop})))
 
@@ -364,7 +361,7 @@ def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float,
     else:
         count = max(0.0, (total / scale - first) / every + STEP_TOLERANCE)
         if not count <= MAX_EVALUATIONS:
-            raise RecipeError(f"--eval.every {every:g}: more than {MAX_EVALUATIONS:,} evaluations in {total:,} steps.")
+            raise RecipeError(f"--eval.every {every:g}: exceeds {MAX_EVALUATIONS:,} evaluations in {total:,} steps.")
         points = {whole_steps((first + number * every) * scale) for number in range(math.floor(count) + 1)}
     # The end of the run is always evaluated: a trained model without its number is worth little.
     return tuple(sorted({step for step in points if 1 <= step <= total} | {total}))

@@ -127,10 +127,10 @@ def published_settings(recipe_name: str, system_name: str, system: System) -> st
     wanted = system_for(recipe_name, system_name, system)
     images = system.micro_batch_size
     parts = [
-        (f"forwards of up to {images}", images == wanted.micro_batch_size),
+        (f"micro-batches of up to {images}", images == wanted.micro_batch_size),
         (system.precision, system.precision == wanted.precision),
         (f"loss scale {system.loss_scale:g}", 0 < system.loss_scale == wanted.loss_scale),
-        (f"binding {system.cpu_bind}", any(pairing.bind == system.cpu_bind for pairing in results)),
+        (f"CPU binding {system.cpu_bind}", any(pairing.bind == system.cpu_bind for pairing in results)),
     ]
     same = ", ".join(text for text, is_so in parts if is_so)
     nodes = " and ".join(dict.fromkeys(f"{pairing.nodes}" for pairing in results))
@@ -170,9 +170,9 @@ def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> PublishedCo
         if _can_be_cut(pairing, nodes):
             return pairing
     raise RecipeError(
-        f"--nodes {nodes}: nothing of {workload} was published for {nodes} {system_name}, and the batches of its neighbors "
-        f"cannot be cut over {nodes * neighbors[0].ranks_per_node} ranks: {' and '.join(map(_format_published, neighbors))}. "
-        "Take one of these numbers of nodes, or a recipe whose --global-batch-size divides."
+        f"--nodes {nodes}: no {workload} configuration is published for {nodes} nodes of {system_name}. The batches of the nearest "
+        f"ones are not divisible by {nodes * neighbors[0].ranks_per_node} ranks: {' and '.join(map(_format_published, neighbors))}. "
+        "Use one of these numbers of nodes, or a recipe with a divisible --global-batch-size."
     )
 
 
@@ -189,9 +189,9 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
     if there := published_for(recipe_name, system_name, nodes):
         if there.evaluation_ranks and not _can_be_cut(there, nodes):
             raise RecipeError(
-                f"--nodes {nodes}: {recipe_name} was published there with {there.evaluation_ranks} of "
-                f"{nodes * there.ranks_per_node} ranks that only evaluate, and its batch cannot be cut over all of them. Add "
-                f"--dedicated-eval-ranks {there.evaluation_ranks}."
+                f"--nodes {nodes}: {recipe_name} was published with {there.evaluation_ranks} of "
+                f"{nodes * there.ranks_per_node} ranks that only evaluate, and its batch is not divisible by all of them. "
+                f"Add --dedicated-eval-ranks {there.evaluation_ranks}."
             )
         return ""
     fits = any(_can_be_cut(pairing, nodes) for pairing in results)
@@ -202,13 +202,13 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
             return ""
         raise
     if other is None or other.recipe == recipe_name:
-        return f"--nodes {nodes}: {recipe_name} is the nearest of those published on {system_name}"
-    is_there = "published there is" if other.nodes == nodes else "the nearest that was published is"
+        return f"--nodes {nodes}: {recipe_name} is the nearest configuration published for {system_name}"
+    is_there = "the published configuration is" if other.nodes == nodes else "the nearest published configuration is"
     if fits:
         return f"--nodes {nodes}: {is_there} {_format_published(other)}"
     raise RecipeError(
-        f"--nodes {nodes}: the batch of {recipe_name} ({results[0].global_batch_size:,} images) cannot be cut over "
-        f"{nodes * results[-1].ranks_per_node} ranks; {is_there} {_format_published(other)}."
+        f"--nodes {nodes}: the batch of {recipe_name} ({results[0].global_batch_size:,} images) is not divisible by "
+        f"{nodes * results[-1].ranks_per_node} ranks. {is_there.capitalize()} {_format_published(other)}."
     )
 
 
@@ -224,4 +224,4 @@ def _can_be_cut(pairing: PublishedConfig, nodes: int) -> bool:
 
 def _format_published(pairing: PublishedConfig) -> str:
     count = f"{pairing.nodes} node{'s'[: pairing.nodes > 1]}"
-    return f"{count} ({pairing.recipe}, {pairing.global_batch_size:,} images a step)"
+    return f"{count} ({pairing.recipe}, {pairing.global_batch_size:,} images per step)"

@@ -68,7 +68,7 @@ class Optim:
 
     name: Annotated[OptimizerName, Help("optimizer")] = "sgd"
     lr: Annotated[AboveZero, Help("peak learning rate for the recipe's global_batch_size; it is never rescaled")] = 0.1
-    momentum: Annotated[BelowOne, Help("momentum coefficient; adamw: of the gradient's average")] = 0.9
+    momentum: Annotated[BelowOne, Help("momentum coefficient; adamw: beta1, for the gradient's average")] = 0.9
     momentum_style: Annotated[MomentumStyle, Help("how lr enters the velocity: torch, or MXNet's two forms")] = "torch"
     nesterov: Annotated[bool, Help("look-ahead gradient; momentum_style torch only")] = False
     weight_decay: Annotated[ZeroOrMore, Help("L2 coefficient, added to the gradient; adamw: times lr")] = 1e-4
@@ -156,7 +156,7 @@ class Evaluation:
 
     unit: Annotated[Unit, Help("unit of start, every and at: epochs, fractions of the run, or steps")] = "epochs"
     start: Annotated[ZeroOrMore, Help("first evaluation, in `unit`")] = 1.0
-    every: Annotated[float, Help("distance between evaluations, in `unit`")] = 1.0
+    every: Annotated[float, Help("interval between evaluations, in `unit`")] = 1.0
     at: Annotated[tuple[AboveZero, ...], Help("exact evaluation points, in `unit`; replaces start and every")] = ()
 
 
@@ -169,28 +169,26 @@ class Recipe(Generic[ModelT, InputT]):
     power of the run's steps), the decay of step t = 0, 1, ... is min(ema_decay, (1 + t) / (10 + t)) instead, and the run says so.
     """
 
-    task: Annotated[str, Help("the workload: paceline list tasks, or one of your own: ./file.py:name")]
-    model: Annotated[ModelT, Help("the network and its loss; a typed dataclass of the task")]
-    input: Annotated[InputT, Help("how images become network input; a typed dataclass of the task")]
-    target_data: Annotated[str, Help("data set of the target; with another one the run trains to its end")] = "imagenet"
+    task: Annotated[str, Help("task: a name (paceline list tasks), or a custom one as ./file.py:name")]
+    model: Annotated[ModelT, Help("network and loss; a dataclass of the task")]
+    input: Annotated[InputT, Help("conversion of images to network input; a dataclass of the task")]
+    target_data: Annotated[str, Help("dataset of the target; with another dataset the run trains to the end")] = "imagenet"
     global_batch_size: Annotated[BatchImages, Help("images per optimizer step, over all ranks and accumulations")] = 256
-    epochs: Annotated[ZeroOrMore, Help("length in passes over the training images; or give max_images")] = 0.0
-    max_images: Annotated[Whole, Help("length in images; or give epochs")] = 0
-    epoch_rounding: Annotated[EpochRounding, Help("steps of an epoch: exact, or rounded as the original program did")] = (
-        "exact"
-    )
-    bn_batch_size: Annotated[BatchImages, Help("images that share one set of BatchNorm statistics")] = 64
-    optim: Annotated[Optim, Help("the optimizer")] = field(default_factory=Optim)
-    schedule: Annotated[Schedule, Help("the learning rate over time")] = field(default_factory=Schedule)
-    eval: Annotated[Evaluation, Help("times of evaluations")] = field(default_factory=Evaluation)
+    epochs: Annotated[ZeroOrMore, Help("length in passes over the training images; alternative to max_images")] = 0.0
+    max_images: Annotated[Whole, Help("length in images; alternative to epochs")] = 0
+    epoch_rounding: Annotated[EpochRounding, Help("steps per epoch; exact: may be fractional; up, down: rounded")] = "exact"
+    bn_batch_size: Annotated[BatchImages, Help("number of images that share BatchNorm statistics")] = 64
+    optim: Annotated[Optim, Help("optimizer")] = field(default_factory=Optim)
+    schedule: Annotated[Schedule, Help("learning-rate schedule")] = field(default_factory=Schedule)
+    eval: Annotated[Evaluation, Help("times of the evaluations")] = field(default_factory=Evaluation)
     target: Annotated[Targets, Help("metrics that end the run, e.g. top1=0.759; empty: train to the end")] = ()
-    ema_decay: Annotated[BelowOne, Help("decay per step of an average of the weights, which is evaluated; 0: none")] = 0.0
-    sampler: Annotated[Sampler, Help("order of an epoch: each image once, classes equally, or repeat factors")] = "random"
-    repeat_threshold: Annotated[Share, Help("repeat-factor: draw classes below this share of the images more often")] = (
-        0.001
-    )
-    seed: Annotated[int, Ge(0), Lt(2**63), Help("of initial weights, sample order and augmentation")] = 1
-    pretrained: Annotated[str, Help("published weights that --weights should name; empty: random values")] = ""
+    ema_decay: Annotated[BelowOne, Help("decay per step of the weight average (EMA) that is evaluated; 0: no EMA")] = 0.0
+    sampler: Annotated[Sampler, Help("images of an epoch: each once, equally per class, or by repeat factors")] = "random"
+    repeat_threshold: Annotated[
+        Share, Help("repeat-factor: sample classes in less than this fraction of images more often")
+    ] = 0.001
+    seed: Annotated[int, Ge(0), Lt(2**63), Help("random seed of initial weights, sample order, and augmentation")] = 1
+    pretrained: Annotated[str, Help("published weights recommended for --weights; empty: random initialization")] = ""
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -201,8 +199,8 @@ def check_recipe(recipe: Recipe) -> None:
     check_bounds(recipe)
     if (recipe.epochs > 0) == (recipe.max_images > 0):
         raise RecipeError(
-            f"--epochs {recipe.epochs:g} and --max-images {recipe.max_images}: give the length once. "
-            "Set one of them above 0 and the other to 0."
+            f"--epochs {recipe.epochs:g} and --max-images {recipe.max_images}: exactly one of them must be above 0. "
+            "Set the other to 0."
         )
     optim, schedule, quality = recipe.optim, recipe.schedule, recipe.eval
     for flag, value in (
@@ -211,39 +209,39 @@ def check_recipe(recipe: Recipe) -> None:
         ("decay-end", schedule.decay_end),
     ):
         if schedule.unit == "fraction" and value > 1:
-            raise RecipeError(f"--schedule.{flag} {value:g}: must be in [0, 1], counted in fractions of the run.")
+            raise RecipeError(f"--schedule.{flag} {value:g}: must be in [0, 1], because --schedule.unit is fraction.")
     if any(later <= earlier for earlier, later in zip(schedule.milestones, schedule.milestones[1:])):
         raise RecipeError(f"--schedule.milestones {format_value(schedule.milestones)}: must be ascending.")
     for name, value in recipe.target:
         # A little above 1 is a way to ask for a target that no run meets; 75.9 is a percentage written by mistake.
         if not 0 <= value < 2:
-            raise RecipeError(f"--target {name}={value:g}: metrics are fractions in [0, 1], e.g. {name}=0.759.")
+            raise RecipeError(
+                f"--target {name}={value:g}: must be in [0, 1], because metrics are fractions. Example: {name}=0.759"
+            )
     usual = next(entry.default for entry in fields(Recipe) if entry.name == "repeat_threshold")
     if recipe.sampler != "repeat-factor" and recipe.repeat_threshold != usual:
-        raise RecipeError(f"--repeat-threshold {recipe.repeat_threshold:g}: counts with --sampler repeat-factor alone.")
+        raise RecipeError(f"--repeat-threshold {recipe.repeat_threshold:g}: requires --sampler repeat-factor.")
     if optim.clip_value and optim.clip_norm:
         raise RecipeError(
-            f"--optim.clip-value {optim.clip_value:g} and --optim.clip-norm {optim.clip_norm:g}: these are two ways to clip "
-            "one gradient. Set one of them to 0."
+            f"--optim.clip-value {optim.clip_value:g} and --optim.clip-norm {optim.clip_norm:g}: only one of them may be "
+            "above 0. Set the other to 0."
         )
     if optim.name == "lars" and (optim.clip_value or optim.clip_norm):
         raise RecipeError(
-            "--optim.clip-value and --optim.clip-norm: lars divides each gradient by its own norm already. Leave both at 0, "
-            "or use --optim.name sgd."
+            "--optim.clip-value and --optim.clip-norm: not supported with lars, which divides each gradient by its norm. "
+            "Set both to 0, or use --optim.name sgd."
         )
     if schedule.name == "polynomial" and schedule.warmup_step_offset != 1:
         raise RecipeError(
-            f"--schedule.warmup-step-offset {schedule.warmup_step_offset}: polynomial counts its warm-up from 1, as its "
-            "decay. Leave it at 1."
+            f"--schedule.warmup-step-offset {schedule.warmup_step_offset}: must be 1 with "
+            "--schedule.name polynomial, which counts warm-up and decay steps from 1."
         )
     if optim.name == "adamw" and optim.momentum_style != "torch":
-        raise RecipeError("--optim.momentum-style: adamw has its own; leave it at torch.")
+        raise RecipeError("--optim.momentum-style: must be torch with --optim.name adamw.")
     if optim.nesterov and (optim.momentum_style != "torch" or optim.name != "sgd"):
-        raise RecipeError(
-            "--optim.nesterov: only --optim.name sgd with --optim.momentum-style torch has a look-ahead gradient."
-        )
+        raise RecipeError("--optim.nesterov: requires --optim.name sgd and --optim.momentum-style torch.")
     if not quality.at and not 0 < quality.every < math.inf:
-        raise RecipeError(f"--eval.every {quality.every:g}: the distance between evaluations must be above 0.")
+        raise RecipeError(f"--eval.every {quality.every:g}: must be above 0 and finite.")
 
 
 def check_sizes(recipe: Recipe[Any, Any]) -> None:
@@ -291,10 +289,10 @@ def check_batch_and_lr(
         batch, lr, way = "global_batch_size", "optim.lr", 'overrides={{"optim.lr": {:.6g}}}'
     scaled = before.optim.lr * after.global_batch_size / before.global_batch_size
     raise RecipeError(
-        f"{batch} changed from {before.global_batch_size} to {after.global_batch_size}, but {lr} was left at "
-        f"{before.optim.lr:g}, which was tuned for {before.global_batch_size}.\n"
-        f"  keep the linear-scaling rule:  {way.format(scaled)}\n"
-        f"  keep the learning rate:        {way.format(before.optim.lr)}"
+        f"{batch} changed from {before.global_batch_size} to {after.global_batch_size}, but {lr} is still "
+        f"{before.optim.lr:g}, which is tuned for {before.global_batch_size}.\n"
+        f"  scale the learning rate linearly:  {way.format(scaled)}\n"
+        f"  keep the learning rate:            {way.format(before.optim.lr)}"
     )
 
 
@@ -330,18 +328,18 @@ def with_fields(recipe: Recipe[Any, Any], changes: Mapping[str, Any]) -> Recipe[
 
 def _replace_at(node: Any, path: list[str], value: Any, dotted: str) -> Any:
     if isinstance(node, type) or not is_dataclass(node):
-        raise RecipeError(f"{dotted}: {type(node).__name__} has no fields; name the field itself.")
+        raise RecipeError(f"{dotted}: {type(node).__name__} has no fields. Use the name of the field itself.")
     names = [entry.name for entry in fields(node)]
     if path[0] not in names:
         near = difflib.get_close_matches(path[0], names, n=1)
         hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(names)}."
-        raise RecipeError(f"{dotted}: a recipe has no such field.{hint}")
+        raise RecipeError(f"{dotted}: not a field of a recipe.{hint}")
     current = getattr(node, path[0])
     if len(path) > 1:
         value = _replace_at(current, path[1:], value, dotted)
     elif is_dataclass(current) and type(value) is not type(current):
         inside = fields(current)[0].name
-        raise RecipeError(f'{dotted}: this is a group of fields; name them, as in overrides={{"{dotted}.{inside}": ...}}.')
+        raise RecipeError(f'{dotted}: must name a field in this group, as in overrides={{"{dotted}.{inside}": ...}}.')
     else:
         value = convert_checked(get_hints(type(node)).get(path[0]), value, dotted)
     return replace(node, **{path[0]: value})  # type: ignore[arg-type]  # the checker does not narrow `type` out of Any

@@ -36,41 +36,39 @@ Node = TypeVar("Node")
 class RunOptions:
     """What a person asks of one run, beside recipe and system: where from, where to, how long, how often to look."""
 
-    data: Annotated[str, Help("data set: folder with train/ and val/ or a manifest.json; empty: built-in shapes")] = ""
-    output_dir: Annotated[str, Help("run folder; naming an unfinished run resumes it; empty: runs/NAME-NNN")] = ""
-    copy_data_to: Annotated[str, Help("folder on a disk of each node to copy the photos to first; empty: none")] = ""
-    weights: Annotated[str, Help("weights to start from: file, run (its best), checkpoint, published name, none")] = ""
+    data: Annotated[str, Help("dataset: folder with train/ and val/ or a manifest.json; empty: built-in shapes")] = ""
+    output_dir: Annotated[str, Help("run folder; an unfinished run is resumed; empty: runs/NAME-NNN")] = ""
+    copy_data_to: Annotated[str, Help("folder on a local disk of each node to copy the images to; empty: no copy")] = ""
+    weights: Annotated[str, Help("initial weights: file, run (best checkpoint), checkpoint, published name, or none")] = ""
     max_steps: Annotated[Whole, Help("stop after this many steps; 0: the recipe's length")] = 0
-    max_train_images: Annotated[Whole, Help("use only N training images, evenly spread; 0: all")] = 0
-    max_val_images: Annotated[Whole, Help("use only N validation images, evenly spread; 0: all")] = 0
-    val_subset: Annotated[Literal["", "tune", "test"], Help("half of the validation images, by name; empty: all")] = ""
-    lint: Annotated[bool, Help("look at the data set first, as `data lint` does, and stop at what spoils it")] = False
-    num_folds: Annotated[Whole, Help("parts of the training images: learn all but one, evaluate on that; 0: none")] = 0
-    fold: Annotated[Whole, Help("which part of --num-folds the run evaluates on, 1 to --num-folds")] = 0
-    fold_seed: Annotated[Whole, Help("divides the images in another way; runs of several --seed share folds")] = 0
-    group_by: Annotated[str, Help("regular expression: images with the same captured text share a part")] = ""
-    max_time: Annotated[str, Help("stop in good order after this long: 90 (seconds), 30m, 2h; restarts count")] = ""
-    auto_config: Annotated[bool, Help("choose size, boxes, batch, length and evaluations by the data, saying why")] = False
-    rescale_schedule: Annotated[bool, Help("shorten the whole schedule to --max-steps, or to what --max-time has")] = False
-    patience: Annotated[Whole, Help("stop after this many evaluations without a better result; 0: never")] = 0
-    log_every: Annotated[Whole, Help("steps between train events; 0: about 200 in a run, at most 100 steps apart")] = 0
-    save_every: Annotated[Whole, Help("steps between checkpoints; 0: one an epoch")] = 0
-    eval_every: Annotated[Whole, Help("steps between evaluations; 0: as the recipe says")] = 0
-    dedicated_eval_ranks: Annotated[Whole, Help("last N ranks only evaluate during training; 0: all do both")] = 0
-    keep_checkpoints: Annotated[Count, Help("newest checkpoints that stay on disk, apart from the best")] = 2
-    sync_to: Annotated[str, Help("bucket folder to copy the run to, and to go on from: s3://BUCKET/PREFIX")] = ""
+    max_train_images: Annotated[Whole, Help("use only N training images, evenly spaced; 0: all")] = 0
+    max_val_images: Annotated[Whole, Help("use only N validation images, evenly spaced; 0: all")] = 0
+    val_subset: Annotated[Literal["", "tune", "test"], Help("half of the validation images, by file name; empty: all")] = ""
+    lint: Annotated[bool, Help("check the dataset first, like `data lint`, and stop at serious problems")] = False
+    num_folds: Annotated[Whole, Help("number of folds of the training images; train on all except one; 0: no folds")] = 0
+    fold: Annotated[Whole, Help("fold to evaluate on, from 1 to --num-folds")] = 0
+    fold_seed: Annotated[Whole, Help("random seed of the folds; independent of --seed")] = 0
+    group_by: Annotated[str, Help("regular expression: images with the same captured text are in one fold")] = ""
+    max_time: Annotated[str, Help("time limit with a graceful stop: 90 (seconds), 30m, 2h; includes earlier starts")] = ""
+    auto_config: Annotated[bool, Help("choose size, boxes, batch, length, and evaluations by the dataset")] = False
+    rescale_schedule: Annotated[bool, Help("shorten the whole schedule to fit --max-steps or --max-time")] = False
+    patience: Annotated[Whole, Help("stop after this many evaluations without improvement; 0: never")] = 0
+    log_every: Annotated[Whole, Help("steps between train events; 0: about 200 per run, at most 100 steps apart")] = 0
+    save_every: Annotated[Whole, Help("steps between checkpoints; 0: one per epoch")] = 0
+    eval_every: Annotated[Whole, Help("steps between evaluations; 0: as in the recipe")] = 0
+    dedicated_eval_ranks: Annotated[Whole, Help("number of last ranks that only evaluate; 0: all ranks do both")] = 0
+    keep_checkpoints: Annotated[Count, Help("number of newest checkpoints to keep, in addition to the best")] = 2
+    sync_to: Annotated[str, Help("bucket folder to copy the run to and resume from: s3://BUCKET/PREFIX")] = ""
     keep_checkpoint_every: Annotated[Whole, Help("also keep checkpoints whose step is a multiple of N; 0: none")] = 0
-    overfit_one_batch: Annotated[bool, Help("train on the first batch again and again, read once")] = False
-    synthetic: Annotated[bool, Help("train on made-up batches: speed without input; nothing is scored")] = False
-    deterministic: Annotated[bool, Help("same bits in each run; slower on accelerators")] = False
-    profile: Annotated[str, Help("profiler trace of the steps after A to B, as A:B; Nsight Systems: nvtx:A:B")] = ""
-    quiet: Annotated[bool, Help("print only warnings, the end and where the report is")] = False
-    json: Annotated[bool, Help("print the run's events to stdout, one JSON object a line, the rest to stderr")] = False
-    logger: Annotated[
-        tuple[str, ...], Help("followers: wandb, mlflow, or ./file.py:name (docs/how-to/monitor-training.md)")
-    ] = ()
-    tensorboard: Annotated[bool, Help("write what TensorBoard shows into the run folder, during training")] = True
-    mlperf: Annotated[Submission, Help("what MLPerf's log says of the submission")] = field(default_factory=Submission)
+    overfit_one_batch: Annotated[bool, Help("train repeatedly on the first batch, which is read once")] = False
+    synthetic: Annotated[bool, Help("train on synthetic batches to measure speed without input; nothing is scored")] = False
+    deterministic: Annotated[bool, Help("make runs bitwise reproducible; slower on accelerators")] = False
+    profile: Annotated[str, Help("write a profiler trace of steps A+1 to B, as A:B; for Nsight Systems: nvtx:A:B")] = ""
+    quiet: Annotated[bool, Help("print only warnings, the result, and the path of the report")] = False
+    json: Annotated[bool, Help("print events to stdout, one JSON object per line, and all other output to stderr")] = False
+    logger: Annotated[tuple[str, ...], Help("experiment trackers: wandb, mlflow, ./file.py:name")] = ()
+    tensorboard: Annotated[bool, Help("write TensorBoard files to the run folder during training")] = True
+    mlperf: Annotated[Submission, Help("submission details in MLPerf's log")] = field(default_factory=Submission)
 
 
 # Which photos are evaluated, and the others learned.
@@ -164,24 +162,26 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> Run
         facts = parse_json(read_plain(file, MAX_BYTES, links=not path.is_dir()))
     except FileNotFoundError:
         raise PacelineError(
-            f"{path}: no run.json here. Name a run folder, as `paceline train --output-dir RUN` makes it."
+            f"{path}: run.json not found. Use a run folder that `paceline train --output-dir RUN` wrote."
         ) from None
     except (OSError, ValueError) as problem:
         why = getattr(problem, "strerror", None) or problem
-        raise PacelineError(f"{file}: cannot be read as a run ({why}). Start a run in another --output-dir.") from None
+        raise PacelineError(f"{file}: not a readable run ({why}). Start a run in another --output-dir.") from None
     if lacking := [name for name in NEEDED if not isinstance(facts, dict) or name not in facts]:
-        raise PacelineError(f"{file}: this JSON file does not describe a run (missing: {', '.join(lacking)}).")
+        raise PacelineError(f"{file}: is not a paceline run (missing keys: {', '.join(lacking)}).")
     if facts["format"] != FORMAT:
-        raise PacelineError(f"{file}: written in format {facts['format']!r}; this paceline reads format {FORMAT}.")
+        raise PacelineError(
+            f"{file}: format {facts['format']!r} is not supported. This version of paceline reads format {FORMAT}."
+        )
     check_kinds(facts, KINDS, str(file))
     if not has_valid_checksum(facts):
-        what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
+        what = f"{file}: checksum mismatch; the file was edited or is damaged"
         if changed is None:
             raise PacelineError(
-                f"{what}. Put it back as it was, or train what it says now:  "
-                f"{format_command('train', file, '--output-dir', 'ANOTHER')}"
+                f"{what}. Restore the original file, or start a new run with the edited settings:  "
+                f"{format_command('train', file, '--output-dir', 'NEW_RUN')}"
             )
-        changed(f"{what}; it is taken as it stands")
+        changed(f"{what}. The edited settings are used.")
     return RunRecord(**{name: facts[name] for name in KINDS if name in facts})
 
 
@@ -204,9 +204,7 @@ def relative_data(facts: RunRecord) -> str:
 def refuse_synthetic(facts: RunRecord, run: Path, nothing: str) -> None:
     """Raises PacelineError for a run on made-up batches; nothing: what there is nothing for."""
     if facts.controls.get("synthetic"):
-        raise PacelineError(
-            f"{run}: it was trained on synthetic batches, which teach nothing: there is nothing to {nothing}."
-        )
+        raise PacelineError(f"{run}: the run was trained on synthetic batches, so there is nothing to {nothing}.")
 
 
 def run_file(path: Path) -> Path:
@@ -236,11 +234,13 @@ def saved_classes(facts: RunRecord, folder: Path) -> tuple[str, ...]:
     """The class names in a run.json, or on a card. Raises PacelineError where there are none, or invalid ones."""
     classes = facts.classes
     if not classes:
-        raise PacelineError(f"{folder}: run.json names no classes; the run did not get as far as training.")
+        raise PacelineError(f"{folder}: run.json has no classes, because the run ended before training started.")
     ids = facts.data.get("category_ids") or [1] * len(classes)
     whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
     if not whole or not all(isinstance(name, str) for name in classes):
-        raise PacelineError(f"{run_file(folder)}: classes and category_ids must be as many names and whole numbers.")
+        raise PacelineError(
+            f"{run_file(folder)}: classes and category_ids must be lists of the same length, of names and of integers."
+        )
     return tuple(classes)
 
 
@@ -252,7 +252,7 @@ def from_json(template: Node, facts: Mapping[str, Any], where: str) -> Node:
     known = {entry.name: getattr(template, entry.name) for entry in fields(template)}  # type: ignore[arg-type]
     unknown = sorted(set(facts) - set(known))
     if unknown:
-        raise RecipeError(f"{where}: unknown key {unknown[0]!r}; it was written by another version of paceline.")
+        raise RecipeError(f"{where}: unknown key {unknown[0]!r}, written by another version of paceline.")
     hints = get_hints(type(template))
     changes = {
         name: from_json(known[name], convert_checked(dict, value, f"{where}.{name}"), f"{where}.{name}")
@@ -284,7 +284,7 @@ def parse_time_budget(text: str) -> float:
     """
     seconds = parse_duration(text)
     if text and not seconds:
-        raise RecipeError(f"--max-time {text!r}: write a number above 0 with s, m, h or d, e.g. 90s, 30m, 2h.")
+        raise RecipeError(f"--max-time {text!r}: must be a number above 0 with s, m, h, or d. Examples: 90s, 30m, 2h")
     return seconds
 
 
@@ -298,7 +298,7 @@ def parse_profile_steps(text: str) -> tuple[range, bool]:
     match = re.fullmatch(r"(nvtx:)?(\d+):(\d+)", text)
     if match is None or int(match[2]) >= int(match[3]):
         raise RecipeError(
-            f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 51, 52 and 53, or nvtx:50:53."
+            f"--profile {text!r}: must be FIRST:END with FIRST below END. Examples: 50:53 (steps 51, 52, and 53), nvtx:50:53"
         )
     return range(int(match[2]), int(match[3])), match[1] is not None
 
@@ -311,20 +311,16 @@ def check_controls(controls: RunOptions) -> None:
     check_bounds(controls)
     if controls.sync_to and not _BUCKET_FOLDER.fullmatch(controls.sync_to):
         raise RecipeError(
-            f"--sync-to {controls.sync_to}: name a folder of a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
-            "az://CONTAINER/PREFIX or file:///PATH."
+            f"--sync-to {controls.sync_to}: must be a folder in a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            "az://CONTAINER/PREFIX, or file:///PATH."
         )
-    if controls.synthetic and controls.data:
-        raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
-    if controls.synthetic and controls.copy_data_to:
-        raise RecipeError(f"--synthetic reads no data: there is nothing to copy to --copy-data-to {controls.copy_data_to}.")
-    if controls.synthetic and controls.lint:
-        raise RecipeError("--synthetic reads no data: there is nothing for --lint to look at.")
-    if controls.synthetic and controls.auto_config:
-        raise RecipeError("--synthetic reads no data: there is nothing that --auto-config could choose by.")
+    for name in ("data", "copy_data_to", "lint", "auto_config", "num_folds") if controls.synthetic else ():
+        if value := getattr(controls, name):
+            flag = f"--{name.replace('_', '-')} {value}".removesuffix(" True")
+            raise RecipeError(f"--synthetic and {flag}: a run on synthetic batches reads no data. Remove one of them.")
     check_fold(controls)
     if controls.rescale_schedule and not (controls.max_steps or controls.max_time):
-        raise RecipeError("--rescale-schedule: to what? Name --max-steps N or --max-time T with it.")
+        raise RecipeError("--rescale-schedule: requires a length. Add --max-steps N or --max-time T.")
     parse_time_budget(controls.max_time)
     parse_profile_steps(controls.profile)
 
@@ -334,19 +330,19 @@ def check_fold(controls: RunOptions) -> None:
     folds, fold = controls.num_folds, controls.fold
     if controls.val_subset and (folds or controls.synthetic):
         other = f"--num-folds {folds}" if folds else "--synthetic"
-        raise RecipeError(f"--val-subset {controls.val_subset}: {other} reads no validation images. Leave one out.")
+        raise RecipeError(
+            f"--val-subset {controls.val_subset}: not supported with {other}, which reads no validation images. Remove one of them."
+        )
     if not folds:
-        for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("fold-group", controls.group_by)):
+        for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("group-by", controls.group_by)):
             if value:
-                raise RecipeError(f"--{flag} {value}: of how many? Name --num-folds K too, e.g. --num-folds 5 --fold 1.")
+                raise RecipeError(f"--{flag} {value}: requires --num-folds. Example: --num-folds 5 --fold 1")
         return
-    if controls.synthetic:
-        raise RecipeError(f"--synthetic reads no data: there is nothing to divide into --num-folds {folds}.")
     if folds < 2:
-        raise RecipeError("--num-folds 1: one part would leave nothing to learn. Take 2 or more; 5 is usual.")
+        raise RecipeError("--num-folds 1: must be 2 or more, because a run trains on all folds except one. 5 is usual.")
     if not 1 <= fold <= folds:
         explicit = f"--fold {fold}" if fold else f"--num-folds {folds} without --fold"
-        raise RecipeError(f"{explicit}: name the part to evaluate on, --fold 1 to --fold {folds}; a run has one of them.")
+        raise RecipeError(f"{explicit}: a run evaluates on one fold. Set --fold to a number from 1 to {folds}.")
 
 
 # --weights none: random values, meant.
@@ -374,5 +370,5 @@ def check_initial_weights(name: str, recipe: Recipe, controls: RunOptions, reque
         data = controls.data or "DIR"
         ways = f'paceline.train("{name}", data="{data}", weights="{fit}")', f'weights="{NONE}"'
     raise RecipeError(
-        f"{name} starts from pretrained weights, and none are named:  {ways[0]}  (random values on purpose:  {ways[1]})"
+        f"{name} starts from pretrained weights, which are required:  {ways[0]}  (to train from scratch:  {ways[1]})"
     )

@@ -87,9 +87,9 @@ def count_steps_in_time(
         steps = (seconds - evaluations * eval_seconds) / step_seconds
     if steps < 1:
         raise RecipeError(
-            f"--rescale-schedule: not one step fits: a step takes {step_seconds:.2g} s and each of {evaluations} evaluations about "
-            f"{eval_seconds:.2g} s, and {max(0.0, seconds):.2g} s are left of --max-time after the start.\n"
-            "Give more time, or fewer or smaller evaluations: --eval-every, --max-val-images."
+            f"--rescale-schedule: --max-time is too short for one step. A step takes {step_seconds:.2g} s, each of {evaluations} "
+            f"evaluations about {eval_seconds:.2g} s, and {max(0.0, seconds):.2g} s are left after the start.\n"
+            "Increase --max-time, or reduce the evaluations with --eval-every or --max-val-images."
         )
     return int(steps)
 
@@ -97,10 +97,10 @@ def count_steps_in_time(
 def format_schedule_milestones(plan: BatchPlan) -> str:
     """Where a plan's learning rate and evaluations turn, in a line."""
     first = ", ".join(f"{step:,}" for step in plan.eval_steps[:3])
-    more = f", ... ({len(plan.eval_steps)} of them)" if len(plan.eval_steps) > 3 else ""
-    falls = f", lr falls at steps {', '.join(f'{step:,.4g}' for step in plan.boundaries)}" if plan.boundaries else ""
-    fewer = "; --eval-every N makes fewer" if len(plan.eval_steps) > plan.total_steps / FEW_STEPS else ""
-    return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in all; evaluations after steps {first}{more}{fewer}"
+    more = f", ... ({len(plan.eval_steps)} in total)" if len(plan.eval_steps) > 3 else ""
+    falls = f", lr drops at steps {', '.join(f'{step:,.4g}' for step in plan.boundaries)}" if plan.boundaries else ""
+    fewer = "; for fewer, use --eval-every N" if len(plan.eval_steps) > plan.total_steps / FEW_STEPS else ""
+    return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in total; evaluations at steps {first}{more}{fewer}"
 
 
 def format_schedule_progress(recipe: Recipe, plan: BatchPlan, step: int) -> str:
@@ -114,7 +114,7 @@ def format_schedule_progress(recipe: Recipe, plan: BatchPlan, step: int) -> str:
         return "the learning rate had not begun to fall"
     # Two digits; of a fall that has just begun three, for two would round it to 1e+02.
     percent = f"{100 * share:.2g}" if share < 0.95 else f"{min(100 * share, 99.9):.3g}"
-    return f"the learning rate had fallen to {percent} % of its peak"
+    return f"the learning rate had fallen to {percent}% of its peak"
 
 
 # A run prints about this many train events, and one at least every LOG_AT_MOST steps.

@@ -54,92 +54,90 @@ Times = Annotated[float, Ge(1)]
 class DetectionFilter:
     """From network output to detections. Defaults are the MLPerf reference's; System A (MXNet) differs in five of them."""
 
-    score_threshold: Annotated[BelowOne, Help("a candidate's class probability must be above this")] = 0.05
-    nms_iou: Annotated[Share, Help("IoU from which the better of two boxes of one class stays")] = 0.5
-    nms_rule: Annotated[Rule, Help("suppress boxes with an IoU of at least nms_iou (ge), or above it (gt)")] = "ge"
-    topk_candidates: Annotated[Count, Help("boxes that enter suppression: of each class, or of all classes together")] = 200
-    topk_per: Annotated[Literal["class", "image"], Help("what `candidates` counts per: class or image")] = "class"
-    max_detections: Annotated[Count, Help("detections of an image at most")] = 200
+    score_threshold: Annotated[BelowOne, Help("class probability that a detection must exceed")] = 0.05
+    nms_iou: Annotated[Share, Help("IoU at which NMS removes the lower-scoring of two boxes of a class")] = 0.5
+    nms_rule: Annotated[Rule, Help("ge: NMS removes boxes with IoU >= nms_iou; gt: with IoU > nms_iou")] = "ge"
+    topk_candidates: Annotated[Count, Help("boxes before NMS, per class or image (topk_per)")] = 200
+    topk_per: Annotated[Literal["class", "image"], Help("scope of topk_candidates; image: all classes together")] = "class"
+    max_detections: Annotated[Count, Help("maximum number of detections per image")] = 200
 
 
 @dataclass(frozen=True)
 class SSDParity:
     """Switches that only reproduce an original program. The defaults are the MLPerf reference's rules."""
 
-    new_bias: Annotated[NewBias, Help("first biases of new layers: U(+-1 / sqrt(fan_in)), or zero")] = "uniform"
-    tie: Annotated[Tie, Help("which of two objects gets a default box that both match best")] = "last"
-    box_order: Annotated[BoxOrder, Help("order of equal default boxes, of which an object takes the first")] = "cell"
-    box_corners: Annotated[Literal["float32", "float64"], Help("precision of the default boxes' corners")] = "float32"
+    new_bias: Annotated[NewBias, Help("initial biases of new layers; uniform: U(+-1 / sqrt(fan_in)); zero: 0")] = "uniform"
+    tie: Annotated[Tie, Help("object that wins a default box which two objects match best")] = "last"
+    box_order: Annotated[BoxOrder, Help("order of equally good default boxes; an object matches the first")] = "cell"
+    box_corners: Annotated[Literal["float32", "float64"], Help("precision of the corners of default boxes")] = "float32"
     clip_boxes: Annotated[bool, Help("clip predicted boxes to the image")] = False
-    plus_one: Annotated[bool, Help("make boxes one pixel wider and higher, as NVIDIA's MXNet SSD did")] = False
-    freeze_first_conv: Annotated[bool, Help("freeze the first convolution behind the stem too (Gaudi)")] = False
+    plus_one: Annotated[bool, Help("make boxes one pixel wider and higher, as in NVIDIA's MXNet SSD")] = False
+    freeze_first_conv: Annotated[bool, Help("also freeze the first convolution after the stem (Gaudi)")] = False
 
 
 @dataclass(frozen=True)
 class SSDModel(BackboneModel):
     """SSD on a trunk to stride 8 (a ResNet's to conv4), its matching and its loss. Defaults are the MLPerf reference's."""
 
-    depth: Annotated[Depth, Help("layers of the ResNet, of which three stages are used; bottlenecks from 50 on")] = 34
-    extra_channels: Annotated[int, Ge(4), MultipleOf(4), Help("filters of the first two extra maps; others have half")] = (
-        512
-    )
-    extra_norm: Annotated[bool, Help("BatchNorm in the extra layers; helps training from scratch")] = False
-    norm: Annotated[TrunkNorm, Help("frozen: keep the BatchNorm statistics and affine of --weights")] = "batch"
-    fpn_channels: Annotated[Whole, Help("channels of a pyramid over strides 8, 16 and 32; 0: stride 8 by itself")] = 0
-    scales: Annotated[tuple[AboveZero, ...], Help("box sizes / input's")] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)
-    heads: Annotated[Literal["separate", "fused"], Help("class and box convolutions apart, or in one")] = "separate"
-    head_channel_multiple: Annotated[Count, Help("heads fused: output channels are padded to a multiple of this")] = 8
-    zero_init_residual: Annotated[bool, Help("start each residual branch at zero")] = False
-    match_iou: Annotated[float, Gt(0), Lt(1), Help("a default box is positive by its IoU with an object")] = 0.5
-    match_rule: Annotated[Rule, Help("a positive has an IoU above match_iou (gt), or at least it (ge)")] = "gt"
-    negative_ratio: Annotated[ZeroOrMore, Help("hard negatives for each positive")] = 3.0
-    loss: Annotated[SSDLoss, Help("focal: weight all default boxes by (1 - p)^gamma")] = "cross-entropy"
-    focal_gamma: Annotated[ZeroOrMore, Help("focal: gamma")] = 2.0
-    class_weights: Annotated[ClassWeights, Help("balanced: n / (K n_c), background 1")] = "none"
-    loss_normalizer: Annotated[LossNormalizer, Help("divisor of the losses: positives of the image, or of the batch")] = (
-        "image"
-    )
-    detect: Annotated[DetectionFilter, Help("decoding and suppression")] = field(default_factory=DetectionFilter)
-    parity: Annotated[SSDParity, Help("rules of the original programs")] = field(default_factory=SSDParity)
+    depth: Annotated[Depth, Help("depth of the ResNet, of which three stages are used; 50 or more: bottlenecks")] = 34
+    extra_channels: Annotated[
+        int, Ge(4), MultipleOf(4), Help("channels of the first two extra feature maps; the others have half")
+    ] = 512
+    extra_norm: Annotated[bool, Help("use BatchNorm in the extra layers, for training from scratch")] = False
+    norm: Annotated[TrunkNorm, Help("BatchNorm; frozen: fixed statistics and affine parameters of --weights")] = "batch"
+    fpn_channels: Annotated[Whole, Help("channels of an FPN over strides 8, 16, and 32; 0: no FPN, stride 8 only")] = 0
+    scales: Annotated[tuple[AboveZero, ...], Help("box sizes / input size")] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)
+    heads: Annotated[Literal["separate", "fused"], Help("class and box convolutions: separate, or in one")] = "separate"
+    head_channel_multiple: Annotated[Count, Help("multiple to which output channels are padded; heads fused only")] = 8
+    zero_init_residual: Annotated[bool, Help("initialize each residual branch to zero")] = False
+    match_iou: Annotated[float, Gt(0), Lt(1), Help("IoU threshold between a default box and an object for a match")] = 0.5
+    match_rule: Annotated[Rule, Help("gt: match if IoU > match_iou; ge: match if IoU >= match_iou")] = "gt"
+    negative_ratio: Annotated[ZeroOrMore, Help("number of hard negatives per positive")] = 3.0
+    loss: Annotated[SSDLoss, Help("class loss; focal: weights all default boxes by (1 - p)^gamma")] = "cross-entropy"
+    focal_gamma: Annotated[ZeroOrMore, Help("gamma of the focal loss")] = 2.0
+    class_weights: Annotated[ClassWeights, Help("class weights; balanced: n / (K n_c), background 1")] = "none"
+    loss_normalizer: Annotated[LossNormalizer, Help("divisor of the losses: positives per image or per batch")] = "image"
+    detect: Annotated[DetectionFilter, Help("thresholds and NMS of detections")] = field(default_factory=DetectionFilter)
+    parity: Annotated[SSDParity, Help("rules of reference implementations")] = field(default_factory=SSDParity)
 
 
 @dataclass(frozen=True)
 class ObjectInput(InputValues):
     """What the input of all networks has that find objects."""
 
-    brightness: Annotated[Fraction, Help("factor from 1-b to 1+b")] = 0.125
-    contrast: Annotated[Fraction, Help("factor from 1-c to 1+c")] = 0.5
-    saturation: Annotated[Fraction, Help("factor from 1-s to 1+s")] = 0.5
-    hue: Annotated[Turns, Help("turn from -h to +h, in turns: 0.05 is 18 degrees; System A had 0.5 degrees")] = 0.05
-    skip_empty: Annotated[bool, Help("leave out training images without objects (COCO 2017: 1,021)")] = True
-    min_object_area: Annotated[ZeroOrMore, Help("leave out training objects of a smaller area (square pixels)")] = 0.0
-    min_box_area: Annotated[ZeroOrMore, Help("leave out those whose box is smaller (square pixels)")] = 0.0
-    max_objects: Annotated[Whole, Help("largest objects of a photo that are learned, at most; 0: all")] = 0
+    brightness: Annotated[Fraction, Help("brightness factor, from 1 - b to 1 + b")] = 0.125
+    contrast: Annotated[Fraction, Help("contrast factor, from 1 - c to 1 + c")] = 0.5
+    saturation: Annotated[Fraction, Help("saturation factor, from 1 - s to 1 + s")] = 0.5
+    hue: Annotated[Turns, Help("hue rotation, from -h to +h (turns; 0.05: 18 degrees)")] = 0.05
+    skip_empty: Annotated[bool, Help("skip training images without objects (COCO 2017: 1,021)")] = True
+    min_object_area: Annotated[ZeroOrMore, Help("skip training objects with a smaller area (square pixels)")] = 0.0
+    min_box_area: Annotated[ZeroOrMore, Help("skip training objects with a smaller box area (square pixels)")] = 0.0
+    max_objects: Annotated[Whole, Help("maximum number of training objects per image, largest first; 0: all")] = 0
 
 
 @dataclass(frozen=True)
 class BoxParity:
     """Switches that only reproduce an original program."""
 
-    brightness_mode: Annotated[Brightness, Help("multiply by the brightness factor, or add it (Gaudi)")] = "multiply"
-    free_crop: Annotated[FreeCrop, Help("unconstrained crop: any, or one that touches every object")] = "any"
+    brightness_mode: Annotated[Brightness, Help("multiply by the brightness factor or add it (Gaudi)")] = "multiply"
+    free_crop: Annotated[FreeCrop, Help("crop without an IoU limit; touching: it overlaps every object")] = "any"
 
 
 @dataclass(frozen=True)
 class BoxInput(ObjectInput):
     """How a photo and its boxes become network input. Recorded in the run, never changed by what happens to be installed."""
 
-    image_size: Annotated[int, Ge(64), Help("side of the network's input, pixels; the aspect ratio is not kept")] = 300
-    iou_crop: Annotated[Literal["ssd", "none"], Help("SSD random crop: seven options of equal probability")] = "ssd"
-    crop_trials: Annotated[Count, Help("proposals for one drawn option before the option is drawn again")] = 1
-    crop_scale: Annotated[tuple[Share, Share], Help("range of the crop's width and height, of the photo's")] = (0.3, 1.0)
-    crop_ratio: Annotated[Ratios, Help("range of the crop's width / height, as shares of the photo's")] = (0.5, 2.0)
-    zoom_out_max: Annotated[Times, Help("every second photo lies on a canvas of up to this many times its sides (4)")] = 1.0
-    mosaic_prob: Annotated[Fraction, Help("probability of parts of four photos, in place of crop and zoom-out")] = 0.0
-    color_jitter: Annotated[Jitter, Help("colour jitter: in HSV (reference), DALI's, TensorFlow's, or none")] = "hsv"
-    resize: Annotated[BoxResize, Help("resizing to `size`; tensorflow: crops by corners")] = "bilinear-antialias"
-    train_on_crowd: Annotated[bool, Help("train on crowd regions as on ordinary objects")] = True
-    parity: Annotated[BoxParity, Help("rules of the original programs")] = field(default_factory=BoxParity)
+    image_size: Annotated[int, Ge(64), Help("side of the network input (pixels); the aspect ratio is not kept")] = 300
+    iou_crop: Annotated[Literal["ssd", "none"], Help("SSD random crop, with seven equally likely options")] = "ssd"
+    crop_trials: Annotated[Count, Help("attempts per crop option before another option is sampled")] = 1
+    crop_scale: Annotated[tuple[Share, Share], Help("range of crop sides, as fractions of the image")] = (0.3, 1.0)
+    crop_ratio: Annotated[Ratios, Help("range of crop width / height, relative to the image")] = (0.5, 2.0)
+    zoom_out_max: Annotated[Times, Help("maximum canvas size in zoom-out, for half of the images (SSD: 4); 1: off")] = 1.0
+    mosaic_prob: Annotated[Fraction, Help("probability of a mosaic of four images, instead of crop and zoom-out")] = 0.0
+    color_jitter: Annotated[Jitter, Help("color jitter; hsv: HSV, as in the reference; matrix: one matrix; none")] = "hsv"
+    resize: Annotated[BoxResize, Help("interpolation for resizing; tensorflow: crops by corners")] = "bilinear-antialias"
+    train_on_crowd: Annotated[bool, Help("train on crowd regions as on other objects")] = True
+    parity: Annotated[BoxParity, Help("rules of reference implementations")] = field(default_factory=BoxParity)
 
 
 BoxRecipe = Recipe[SSDModel, BoxInput]
@@ -147,7 +145,7 @@ BoxRecipe = Recipe[SSDModel, BoxInput]
 
 def sampler_rule(recipe: Recipe[Any, Any]) -> tuple[str, Any, bool, str]:
     """Of every workload whose photos have several classes, for `check_rules`."""
-    what = "a photo with objects has several classes, which are not drawn equally often; use repeat"
+    what = "not supported, because an image has objects of multiple classes. Use --sampler repeat-factor"
     return "--sampler", recipe.sampler, recipe.sampler != "class-balanced", what
 
 
@@ -164,17 +162,17 @@ def check_detection(recipe: BoxRecipe) -> None:
     check_rules(
         sampler_rule(recipe),
         ("--model.scales", model.scales, len(model.scales) > levels,
-         f"--input.image-size {photo.image_size} gives {levels} levels, which need {levels + 1} scales or more"),
+         f"--input.image-size {photo.image_size} gives {levels} levels and requires at least {levels + 1} scales"),
         ("--model.scales", model.scales, all(a < b for a, b in zip(model.scales, model.scales[1:])), "must be ascending"),
         *backbone_rules(model),
         decoder_rule(photo),
         ("--model.fpn-channels", model.fpn_channels, not model.fpn_channels or levels > 2,
-        "needs three levels; choose a larger --input.image-size"),
+        "requires three levels. Use a larger --input.image-size"),
         ("--model.parity.freeze-first-conv", model.parity.freeze_first_conv,
          not model.parity.freeze_first_conv or model.backbone == RESNET,
-         f"only a ResNet has this convolution, and --model.backbone is {model.backbone}; use --model.freeze-stages"),
-        ("--input.crop-scale", photo.crop_scale, small <= large, "shares of the photo, the smaller first"),
-        ("--input.crop-ratio", photo.crop_ratio, narrow <= 1 <= wide, "a range around 1, smaller first"),
+         f"requires --model.backbone resnet, not {model.backbone}. Use --model.freeze-stages instead"),
+        ("--input.crop-scale", photo.crop_scale, small <= large, "must be ascending"),
+        ("--input.crop-ratio", photo.crop_ratio, narrow <= 1 <= wide, "must be an ascending range that contains 1"),
     )  # fmt: skip
 
 

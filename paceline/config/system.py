@@ -38,37 +38,35 @@ NOT_OURS_TO_SET = re.compile(
 class System:
     """One kind of machine, as the Plan and the loop need to know it."""
 
-    device: Annotated[Accelerator, Help("what computes: torch's device type (cuda is ROCm too)")] = "cpu"
-    ranks_per_node: Annotated[int, Ge(1), Le(MAX_RANKS), Help("ranks on one node (accelerators; on a CPU, processes)")] = 1
-    memory_gib: Annotated[Size, Help("memory of one rank, in GiB")] = 8.0
-    micro_batch_size: Annotated[Forward, Help("most images in one forward; 0: what the memory estimate allows")] = 0
-    precision: Annotated[Precision, Help("number format of convolutions and products; weights stay fp32")] = "fp32"
-    loss_scale: Annotated[float, Ge(0), Le(2.0**127), Help("fp16 only: a fixed loss scale; 0: dynamic")] = 0.0
-    channels_last: Annotated[Form, Help("NHWC memory for images and activations")] = "auto"
+    device: Annotated[Accelerator, Help("torch device type; cuda: also for ROCm")] = "cpu"
+    ranks_per_node: Annotated[int, Ge(1), Le(MAX_RANKS), Help("ranks per node: accelerators, or processes on a CPU")] = 1
+    memory_gib: Annotated[Size, Help("memory per rank (GiB)")] = 8.0
+    micro_batch_size: Annotated[Forward, Help("maximum micro-batch size; 0: the largest that fits the memory estimate")] = 0
+    precision: Annotated[Precision, Help("dtype of convolutions and matrix products; weights stay fp32")] = "fp32"
+    loss_scale: Annotated[float, Ge(0), Le(2.0**127), Help("fixed loss scale, for fp16 only; 0: dynamic")] = 0.0
+    channels_last: Annotated[Form, Help("use the NHWC memory format for images and activations")] = "auto"
     compile: Annotated[Form, Help("compile the model with torch.compile")] = "auto"
-    cuda_graph: Annotated[Form, Help("capture the step of each input shape as a CUDA graph and replay it; one GPU")] = (
-        "auto"
-    )
-    kernels: Annotated[Kernels, Help("triton: own kernels for matching, NMS, RoIAlign, BatchNorm")] = "auto"
-    num_workers: Annotated[Threads, Help("worker processes a rank that decode; 0: cores / ranks of the node")] = 0
-    io_threads: Annotated[Threads, Help("threads a rank that fetch ahead; 0: 2 for buckets, none for files")] = 0
-    disk_cache: Annotated[str, Help("local disk for photos of buckets and web servers, e.g. 200GiB; off")] = "off"
-    intra_op_threads: Annotated[Threads, Help("compute threads a rank; 0: OMP_NUM_THREADS, else cores / ranks")] = 0
-    prefetch_steps: Annotated[int, Ge(1), Le(MAX_PREFETCH), Help("steps that the loader keeps ready")] = 3
-    ram_cache: Annotated[str, Help("memory of a node for encoded photos, e.g. 40GiB; off; auto: half")] = "auto"
-    verify_checksums: Annotated[bool, Help("compare each photo's bytes with the digest that prepare noted")] = True
-    async_metrics: Annotated[bool, Help("compute an evaluation's metrics in a thread during training")] = True
-    cpu_bind: Annotated[Binding, Help("cores of a rank: exclusive, no-smt (one thread a core), node, off")] = "off"
-    interface: Annotated[str, Help("network interface between nodes; empty: the one that leads to rank 0")] = ""
-    fabric: Annotated[Fabric, Help("network between nodes: tcp, roce, ib or efa; empty: unknown")] = ""
-    env: Annotated[tuple[str, ...], Help("environment variables of every rank, unless set: NAME=VALUE")] = ()
-    ddp_bucket_mib: Annotated[Size, Help("gradients travel in buckets of this many MiB during the backward pass")] = 25.0
-    grad_compression: Annotated[Literal["none", "bf16", "fp16"], Help("number format of travelling gradients")] = "none"
-    device_name: Annotated[str, Help("the accelerator's name, for people and for published rates")] = ""
-    sockets: Annotated[Threads, Help("CPU sockets of a node; 0: unknown")] = 0
-    cores_per_socket: Annotated[Threads, Help("physical cores of a socket; 0: unknown")] = 0
-    threads_per_core: Annotated[Threads, Help("hardware threads of a core; 0: unknown")] = 0
-    host_memory_gib: Annotated[float, Ge(0), Le(MAX_GIB), Help("main memory of a node, in GiB; 0: unknown")] = 0.0
+    cuda_graph: Annotated[Form, Help("capture the step of each input shape as a CUDA graph; one GPU only")] = "auto"
+    kernels: Annotated[Kernels, Help("triton: custom kernels for matching, NMS, RoIAlign, and BatchNorm")] = "auto"
+    num_workers: Annotated[Threads, Help("decoding processes per rank; 0: node cores / ranks per node")] = 0
+    io_threads: Annotated[Threads, Help("prefetching threads per rank; 0: 2 for buckets, none for files")] = 0
+    disk_cache: Annotated[str, Help("local disk cache for images from buckets and web servers, e.g. 200GiB; off")] = "off"
+    intra_op_threads: Annotated[Threads, Help("compute threads per rank; 0: OMP_NUM_THREADS if set, or cores / ranks")] = 0
+    prefetch_steps: Annotated[int, Ge(1), Le(MAX_PREFETCH), Help("number of steps that the loader prepares ahead")] = 3
+    ram_cache: Annotated[str, Help("memory per node for encoded images, e.g. 40GiB; off; auto: half, if remote")] = "auto"
+    verify_checksums: Annotated[bool, Help("compare each image with the checksum that `prepare` recorded")] = True
+    async_metrics: Annotated[bool, Help("compute metrics in a background thread while training continues")] = True
+    cpu_bind: Annotated[Binding, Help("CPU cores per rank: exclusive, no-smt (one thread per core), node, or off")] = "off"
+    interface: Annotated[str, Help("network interface between nodes; empty: the one with the route to rank 0")] = ""
+    fabric: Annotated[Fabric, Help("network type between nodes: tcp, roce, ib, or efa; empty: unknown")] = ""
+    env: Annotated[tuple[str, ...], Help("environment variables for every rank, unless already set: NAME=VALUE")] = ()
+    ddp_bucket_mib: Annotated[Size, Help("size of the gradient buckets in the backward pass (MiB)")] = 25.0
+    grad_compression: Annotated[Literal["none", "bf16", "fp16"], Help("dtype of gradients in communication")] = "none"
+    device_name: Annotated[str, Help("name of the accelerator, for display and for published speeds")] = ""
+    sockets: Annotated[Threads, Help("CPU sockets per node; 0: unknown")] = 0
+    cores_per_socket: Annotated[Threads, Help("physical cores per socket; 0: unknown")] = 0
+    threads_per_core: Annotated[Threads, Help("hardware threads per core; 0: unknown")] = 0
+    host_memory_gib: Annotated[float, Ge(0), Le(MAX_GIB), Help("main memory per node (GiB); 0: unknown")] = 0.0
 
 
 def check_system(system: System) -> None:
@@ -78,19 +76,19 @@ def check_system(system: System) -> None:
     """
     check_bounds(system, "--system.")
     if system.loss_scale and system.precision != "fp16":
-        raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
+        raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: requires --system.precision fp16.")
     if system.precision == "tf32" and system.device != "cuda":
         raise RecipeError(
-            f"--system.precision tf32: only NVIDIA GPUs compute in TF32, and this run uses {system.device}. Use fp32."
+            f"--system.precision tf32: requires an NVIDIA GPU, and this run uses {system.device}. Use --system.precision fp32."
         )
     for flag, value, needs_cuda in (("cuda-graph", system.cuda_graph, "on"), ("kernels", system.kernels, "triton")):
         if value == needs_cuda and system.device != "cuda":
             raise RecipeError(
-                f"--system.{flag} {value}: this needs cuda, and the run computes on {system.device}. Remove the flag."
+                f"--system.{flag} {value}: requires cuda, and this run uses {system.device}. Remove the flag."
             )
     if not re.fullmatch(r"[A-Za-z0-9_.:@+-]{0,15}", system.interface):
         raise RecipeError(
-            f"--system.interface {system.interface!r}: a network interface has a name such as eth0, of at most 15 letters."
+            f"--system.interface {system.interface!r}: must be a network interface, such as eth0, with at most 15 characters."
         )
     parse_env(system)
     parse_cache_bytes(system.ram_cache)
@@ -106,11 +104,11 @@ def parse_env(system: System) -> dict[str, str]:
     for pair in system.env:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-            raise RecipeError(f"--system.env {pair!r}: write NAME=VALUE, e.g. NCCL_DEBUG=WARN.")
+            raise RecipeError(f"--system.env {pair!r}: must be NAME=VALUE. Example: NCCL_DEBUG=WARN")
         if NOT_OURS_TO_SET.fullmatch(name):
-            raise RecipeError(f"--system.env {name}: that is the launcher's to set, in the environment of the command.")
+            raise RecipeError(f"--system.env {name}: the launcher sets this variable. Remove it.")
         if result.setdefault(name, value) != value:
-            raise RecipeError(f"--system.env {name}: named twice, as {result[name]!r} and {value!r}.")
+            raise RecipeError(f"--system.env {name}: given twice, as {result[name]!r} and {value!r}. Remove one of them.")
     return result
 
 
@@ -141,5 +139,5 @@ def _size(flag: str, text: str, words: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", text.strip(), re.IGNORECASE)
     size = float(match[1]) * 1024.0 ** ("KMGT".index(match[2].upper()) + 1) if match else 0.0
     if not 0 < size <= MAX_GIB * 2**30:
-        raise RecipeError(f"{flag} {text!r}: write {words}, or a size such as 40GiB or 500MiB.")
+        raise RecipeError(f"{flag} {text!r}: must be {words}, or a size such as 40GiB or 500MiB.")
     return int(size)

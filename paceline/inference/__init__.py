@@ -70,7 +70,7 @@ def open_predictor(
 
     weights = is_weights_argument(path, recipe)
     if not weights:
-        refuse_synthetic(read_run(path), path, "answer with")
+        refuse_synthetic(read_run(path), path, "predict with")
     # Packages that load torch when they are used, and not before.
     from paceline.inference.trained_model import TorchPredictor, open_trained, open_weights_only
     from paceline.models.weights.weight_file import find_run_folder
@@ -82,5 +82,5 @@ def open_predictor(
         if not beside:
             return TorchPredictor(open_weights_only(file, recipe=fitting, explicit=explicit, reporter=reporter))
         path, checkpoint = beside, file.parent.name  # RUN/checkpoints/best: the run, as --checkpoint has it
-        refuse_synthetic(read_run(path), path, "answer with")
+        refuse_synthetic(read_run(path), path, "predict with")
     return TorchPredictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))

@@ -87,11 +87,11 @@ def read_rows(path: Path) -> PredictionRows:
     if path.is_dir():
         return _yolo(path)
     if not path.is_file():
-        raise PacelineError(f"--predictions {path}: no such file or folder.")
+        raise PacelineError(f"--predictions {path}: file or folder not found.")
     readers: dict[str, Callable[[Path], PredictionRows]] = {".json": _coco, ".csv": _table, ".tsv": _table}
     if path.suffix.lower() not in readers:
         raise PacelineError(
-            f"--predictions {path}: expected COCO's results (.json), a table (.csv), or a folder of YOLO's .txt files."
+            f"--predictions {path}: must be COCO results (.json), a table (.csv, .tsv), or a folder of YOLO .txt files."
         )
     return _checked(readers[path.suffix.lower()](path), path)
 
@@ -102,10 +102,10 @@ def _text(path: Path) -> str:
         data = read_plain(path, MAX_BYTES)
         return data.decode(json.detect_encoding(data))
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
+        raise DataError(f"{path}: the file is not readable ({problem.strerror}).") from None
     except UnicodeDecodeError as problem:
         where = f"{problem.reason} at byte {problem.start}"
-        raise DataError(f"{path}: not text in {problem.encoding.upper()} ({where}). Save the file as UTF-8.") from None
+        raise DataError(f"{path}: not valid {problem.encoding.upper()} text ({where}). Save the file as UTF-8.") from None
 
 
 def _coco(path: Path) -> PredictionRows:
@@ -113,15 +113,13 @@ def _coco(path: Path) -> PredictionRows:
         entries = json.loads(_text(path))
     except (ValueError, RecursionError) as problem:
         reason = problem if isinstance(problem, ValueError) else "nested too deeply"
-        raise DataError(f"{path}: not JSON ({reason}).") from None
+        raise DataError(f"{path}: not valid JSON ({reason}).") from None
     if isinstance(entries, dict) and entries.get("kind") in ("classification", "boxes", "instances"):
-        raise DataError(f"{path}: these are a run's own predictions; score the run:  paceline eval RUN")
+        raise DataError(f"{path}: these are predictions of a paceline run. Evaluate the run:  paceline eval RUN")
     if isinstance(entries, dict) and isinstance(entries.get("annotations"), list):
         entries = entries["annotations"]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise DataError(
-            f'{path}: expected a list of {{"image_id", "category_id", "bbox", "score"}}, as COCO\'s results are.'
-        )
+        raise DataError(f'{path}: expected a list of {{"image_id", "category_id", "bbox", "score"}}, as in COCO results.')
     masks = any(entry.get("segmentation") for entry in entries)
     needed = ("score", "segmentation" if masks else "bbox")
     for number, entry in enumerate(entries):
@@ -129,10 +127,10 @@ def _coco(path: Path) -> PredictionRows:
         lacking += [] if {"image_id", "file_name"} & entry.keys() else ["image_id"]
         lacking += [] if {"category_id", "category_name"} & entry.keys() else ["category_id"]
         if lacking:
-            hint = ": ground truth has none; name the file of the model's answers" if "score" in lacking else ""
+            hint = ". This looks like ground truth. Pass a file of predictions" if "score" in lacking else ""
             raise DataError(f"{path}: entry {number} has no {join_names(lacking)}{hint}.")
         if not (entry.get("bbox") or entry.get("segmentation")):
-            raise DataError(f"{path}: entry {number}: bbox must be 4 numbers, not {abbreviate(entry.get('bbox'))!r}.")
+            raise DataError(f"{path}: entry {number}: bbox must be 4 numbers, got {abbreviate(entry.get('bbox'))!r}.")
     return PredictionRows(
         kind="masks" if masks else "boxes",
         places=[f"entry {number}" for number in range(len(entries))],
@@ -153,7 +151,7 @@ def _name(entry: dict[str, Any], keys: Sequence[str], where: str) -> int | str:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise DataError(f"{where}: {key} must be a whole number or a name, not {abbreviate(value)!r}.")
+        raise DataError(f"{where}: {key} must be an integer or a name, got {abbreviate(value)!r}.")
     return value
 
 
@@ -181,7 +179,7 @@ def _numbers(values: Sequence[Any], path: Path, name: str, width: int = 0) -> np
         return result.reshape(shape)
     number = next(number for number, value in enumerate(values) if not _is_numbers(value, width))
     wanted = f"{width} numbers" if width else "a number"
-    raise DataError(f"{path}: entry {number}: {name} must be {wanted}, not {abbreviate(values[number])!r}.")
+    raise DataError(f"{path}: entry {number}: {name} must be {wanted}, got {abbreviate(values[number])!r}.")
 
 
 def _is_numbers(value: Any, width: int) -> bool:
@@ -194,7 +192,7 @@ def _is_numbers(value: Any, width: int) -> bool:
 def _yolo(folder: Path) -> PredictionRows:
     files = _texts(folder) or _texts(folder / "labels")
     if not files:
-        raise DataError(f"--predictions {folder}: no .txt file in it; expected YOLO's PHOTO.txt, one per photo.")
+        raise DataError(f"--predictions {folder}: no .txt files found. Expected YOLO files, one IMAGE.txt per image.")
     locations, photos, classes, scores, boxes, polygons, others = [], [], [], [], [], [], []
     for file in files:
         lines = [(number, line) for number, line in enumerate(_text(file).splitlines(), 1) if line.strip()]
@@ -207,11 +205,11 @@ def _yolo(folder: Path) -> PredictionRows:
             try:
                 values = [float(word.replace(",", ".")) for word in _words(line)]
             except ValueError:
-                raise DataError(f"{folder}: {location}: {abbreviate(line.strip())!r} is not a row of numbers.") from None
+                raise DataError(f"{folder}: {location}: expected numbers, got {abbreviate(line.strip())!r}.") from None
             if len(values) < 6 or len(values) % 2:
                 raise DataError(
-                    f"{folder}: {location}: {len(values)} numbers; expected class, center x, center y, width, height, score (or "
-                    "class, a polygon, score). Ultralytics writes scores with save_conf=True."
+                    f"{folder}: {location}: expected class, center x, center y, width, height, score (or class, a polygon, score), "
+                    f"got {len(values)} numbers. In Ultralytics, set save_conf=True to write scores."
                 )
             locations.append(location)
             photos.append(file.stem)
@@ -223,10 +221,10 @@ def _yolo(folder: Path) -> PredictionRows:
     masks = any(polygons)
     if masks and not all(polygons):
         location = locations[polygons.index([])]
-        raise DataError(f"{folder}: {location} is a box, and others are polygons: score them apart.")
+        raise DataError(f"{folder}: {location} is a box, and other lines are polygons. Evaluate them separately.")
     result = np.array(boxes, np.float64).reshape(-1, 4)
     kind: Kind = "masks" if masks else "boxes"
-    notes = [f"{folder}: passed over {join_names(others)}, which hold no predictions"] if others else []
+    notes = [f"{folder}: ignoring {join_names(others)}, which contain no predictions"] if others else []
     rows = PredictionRows(
         kind, locations, photos, classes, np.array(scores), result, polygons if masks else [], fractions=True, notes=notes
     )
@@ -246,7 +244,7 @@ def _words(line: str) -> list[str]:
 
 def _whole(value: float, where: str) -> int:
     if not (math.isfinite(value) and value == int(value) and value >= 0):
-        raise DataError(f"{where}: {value:g} is not the number of a class.")
+        raise DataError(f"{where}: {value:g} is not a class index.")
     return int(value)
 
 
@@ -264,7 +262,7 @@ def _table(path: Path) -> PredictionRows:
             entries.append({name: (entry[known] or "").strip() for name, known in names.items()})
             locations.append(f"line {reader.line_num + skipped}")
     except csv.Error as problem:
-        raise DataError(f"{path}: not a table ({problem}).") from None
+        raise DataError(f"{path}: not a valid table ({problem}).") from None
     columns = {what: next((name for name in known if name in names), "") for what, known in COLUMNS.items()}
     sides = next((form for form in (*CORNERS, *SIDES) if set(form) <= names.keys()), None)
     if sides and entries and not any(entry[side] for entry in entries for side in sides):
@@ -273,14 +271,14 @@ def _table(path: Path) -> PredictionRows:
     if lacking := [what for what in needed if not columns[what]]:
         expected = "; ".join(f"{what}: one of {', '.join(COLUMNS[what])}" for what in lacking)
         result = abbreviate(join_names(list(names)), 200)
-        raise DataError(f"{path}: its first line has no column of {expected}. It has {result}.")
+        raise DataError(f"{path}: the first line has no column for {expected}. Columns: {result}.")
 
     def column(name: str) -> Iterator[float]:
         for entry, location in zip(entries, locations):
             try:
                 yield float(entry[name] if delimiter == "," else entry[name].replace(",", "."))
             except ValueError:
-                raise DataError(f"{path}: {location}: {name} must be a number, not {abbreviate(entry[name])!r}.") from None
+                raise DataError(f"{path}: {location}: {name} must be a number, got {abbreviate(entry[name])!r}.") from None
 
     count = len(entries)
     boxes = np.zeros((count, 4))
@@ -307,5 +305,5 @@ def _checked(rows: PredictionRows, path: Path) -> PredictionRows:
     wrong = np.flatnonzero(~(np.isfinite(rows.scores) & np.isfinite(rows.boxes).all(axis=1)))
     if len(wrong):
         location = rows.places[int(wrong[0])]
-        raise DataError(f"{path}: {location}: its box or score is not finite ({len(wrong):,} such rows).")
+        raise DataError(f"{path}: {location}: the box or score is not finite (rows with this problem: {len(wrong):,}).")
     return rows

@@ -64,10 +64,10 @@ class ExternalScores:
             results += [f"{self.path}: {text}" for text in odd if text]
         if any(isinstance(explicit, int) for explicit in rows.classes):
             if rows.ids and isinstance(task.data, ObjectData) and not self.classes:
-                results.append("numbers of classes are the annotations' category ids")
+                results.append("class numbers are read as category ids of the annotations")
             else:
                 classes = list(self.classes or task.data.classes)
-                results.append(f"numbers of classes, from {self.first}: {join_names(classes, 12)}")
+                results.append(f"class numbers, from {self.first}: {join_names(classes, 12)}")
         return results
 
 
@@ -84,7 +84,7 @@ def score_external(answers: ExternalScores, task: Task, *, passed: Callable[[int
     for photo, group in groupby(order.tolist(), key=lambda row: photos[row]):
         mine = list(group)[:KEPT]
         if len(set(classes[mine].tolist())) < len(mine):
-            raise DataError(f"{path}: {rows.places[mine[0]]}: its photo has one class twice.")
+            raise DataError(f"{path}: {rows.places[mine[0]]}: the image has more than one row for a class.")
         best[photo, : len(mine)], scores[photo, : len(mine)] = classes[mine], rows.scores[mine]
     return task.evaluator.summarize([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
 
@@ -110,7 +110,7 @@ def _share(
     explicit = boxes.any(axis=1)
     odd = [guess_coordinate_format(boxes[explicit], sizes[explicit, ::-1])]
     if flat := np.count_nonzero((boxes[explicit, 2:] <= 0).any(axis=1)):
-        odd.append(f"Boxes without area: {flat:,} of {len(boxes):,}.")
+        odd.append(f"Zero-area boxes: {flat:,} of {len(boxes):,}.")
     masks = None
     if rows.kind == "masks":
         strings, left_out = [], 0
@@ -119,7 +119,7 @@ def _share(
             strings, left_out = strings + texts, left_out + count
         masks = RLE.of(strings)
         boxes = np.where(boxes.any(axis=1, keepdims=True), boxes, _around(strings, sizes))
-        odd += [f"Outlines of less than three points, left out: {left_out:,}."] if left_out else []
+        odd += [f"Ignored polygons with less than three points: {left_out:,}."] if left_out else []
     detections = Detections(data.val_numbers[photos], boxes, classes + 1, rows.scores)
     return CocoShard(data.val_numbers, detections, masks), odd
 
@@ -141,10 +141,10 @@ def _strings(rows: PredictionRows, first: int, sizes: np.ndarray, path: Path) ->
         return DataError(f"{path}: {rows.places[first + row]}: {reason}.")
 
     if empty := [row for row, mask in enumerate(explicit) if mask is None]:
-        raise error_of(empty[0], "it has no segmentation, and others have one; expected polygons or run lengths")
+        raise error_of(empty[0], "segmentation is required, because other entries have one (polygons or RLE)")
     arrays, left_out, not_finite = mask_arrays(explicit, sizes[:, 0], sizes[:, 1], error_of)
     if not_finite:
-        raise error_of(_not_finite(explicit), "its segmentation holds a number that is not finite")
+        raise error_of(_not_finite(explicit), "the segmentation contains a non-finite number")
     strings = list(compress(arrays["rle_counts"].astype(np.int64), arrays["object_rles"]))
     starts, objects = arrays["polygon_starts"], arrays["object_polygons"]
     for row, (height, width) in enumerate(sizes.tolist()):
@@ -230,15 +230,19 @@ def match_images(
     for row, name in enumerate(rows.photos):
         position = result.get(name)
         if position is None or position == SEVERAL:
-            what = f"is none of the data's {len(files):,} photos" if position is None else "is the name of several photos"
+            what = (
+                f"is not one of the {len(files):,} images of the data"
+                if position is None
+                else "is the name of several images"
+            )
             example = os.path.join(*Path(files[0]).parts[-2:]) if files else "none"
             raise DataError(
                 f"{path}: {rows.places[row]}: {abbreviate(repr(name), 200)} {what}, such as {example}"
-                f"{f' (id {image_ids[0]})' if len(image_ids) else ''}. Name the data that was predicted on: --data, --split."
+                f"{f' (id {image_ids[0]})' if len(image_ids) else ''}. Pass the dataset of the predictions with --data and --split."
             )
     note = ""
     if result is by_id and by_name in complete and by_name != by_id:
-        note = f"{path}: image_id has ids of the annotations, though files have these names too; file_name names files"
+        note = f"{path}: image_id is read as the ids of the annotations, although files have these names too; file_name selects files"
     return np.fromiter((result[name] for name in rows.photos), np.int64, len(rows.photos)), note
 
 
@@ -327,7 +331,7 @@ def match_classes(
     if own:
         if unknown := [name for name in own if name not in indices]:
             raise DataError(
-                f"--class-names: {join_names(unknown)}: none of the data's classes, which are {join_names(list(names), 8)}."
+                f"--class-names: {join_names(unknown)} not found. Classes of the data: {join_names(list(names), 8)}."
             )
         numbers = {first + number: indices[name] for number, name in enumerate(own)}
     elif rows.ids and category_ids:
@@ -344,9 +348,8 @@ def match_classes(
             kind = "name" if number is None else "number"
             have = join_names(list(names), 8) if number is None else join_names([str(number) for number in numbers], 8)
             raise DataError(
-                f"{path}: {rows.places[row]}: class {abbreviate(repr(explicit), 100)} is not the {kind} of a class "
-                f"here; these are {have}. "
-                "Name the model's classes in its own order with --class-names A B C, and the number of the first with --label-offset."
+                f"{path}: {rows.places[row]}: class {abbreviate(repr(explicit), 100)} is not the {kind} of a class: {have}. "
+                "Set the class names of the model in order with --class-names A B C, and the first index with --label-offset."
             )
         result[row] = position
     return result

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 Photo: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor"
 KINDS = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray)
 WANTED = (
-    "A photo is a path, the bytes of an image file, a PIL image, an (H, W, 3) uint8 array in RGB order "
-    "(or (H, W), or (H, W, 4)), or a (3, H, W) tensor, uint8 or from 0 to 1"
+    "Expected a path, the bytes of an image file, a PIL image, an array, or a tensor. Arrays must be uint8, (H, W), (H, W, 3), or "
+    "(H, W, 4), in RGB order. Tensors must be (3, H, W), and uint8 or in [0, 1]"
 )
-GIVEN = "the given photo"
+GIVEN = "the given image"
 _ORIENTATION = 0x0112
 
 
@@ -84,9 +84,9 @@ def _file(path: Path) -> bytes:
     try:
         return read_plain(path, MAX_BYTES)
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
+        raise DataError(f"{path}: the file is not readable ({problem.strerror}).") from None
     except ValueError as problem:  # a name with a zero byte
-        raise DataError(f"{str(path)!r}: cannot be read ({problem}).") from None
+        raise DataError(f"{str(path)!r}: the file is not readable ({problem}).") from None
 
 
 def _picture(photo: Image.Image | np.ndarray | torch.Tensor) -> Image.Image:
@@ -110,7 +110,7 @@ def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
     if values.is_floating_point():
         least, most = values.min().item(), values.max().item()
         if not 0 <= least <= most <= 1:
-            raise DataError(f"{WANTED}; this tensor has values from {least:g} to {most:g}: do not normalize it before.")
+            raise DataError(f"{WANTED}. Got values from {least:g} to {most:g}. Pass the tensor without normalization.")
         values = (values.double() * 255).round().byte()
     if str(values.dtype) != "torch.uint8":
         raise _no_photo(f"a tensor of {values.dtype}")
@@ -118,8 +118,8 @@ def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
 
 
 def _no_photo(what: str, dimensions: int = 0) -> DataError:
-    several = " For several photos hand over a list of them." if dimensions == 4 else ""
-    return DataError(f"{what} is no photo. {WANTED}.{several}")
+    several = " For several images, pass a list of them." if dimensions == 4 else ""
+    return DataError(f"{what} is not an image. {WANTED}.{several}")
 
 
 def _encoded_pixels(image: Image.Image) -> bytes:
@@ -127,7 +127,7 @@ def _encoded_pixels(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     try:
         if image.format == "EPS" and getattr(image, "tile", None):  # opened, and not read yet
-            raise _no_photo("a PIL image of PostScript, which another program (Ghostscript) would have to read,")
+            raise _no_photo("a PIL image of PostScript, which requires another program (Ghostscript),", 0)
         image.load()  # which turns a TIFF picture as it notes, and forgets the note
         deep = image.mode == "I" or image.mode.startswith("I;16")
         values = np.asarray(image) if deep else np.empty(0)

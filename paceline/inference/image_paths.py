@@ -70,7 +70,7 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Im
     def take(photo: Path, location: PurePath) -> None:
         key = real(photo.parent), photo.name  # a link beside its photo is a photo of its own
         if key in taken:
-            result.passed["named more than once, answered once"] += 1
+            result.passed["given more than once, predicted once"] += 1
             return
         taken.add(key)
         result.photos.append(photo)
@@ -82,12 +82,12 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Im
             for photo in inside:
                 take(photo, PurePath(photo.relative_to(path)))
             if not inside and len(result.refused) == before:
-                others = f" In it: {text}." if (text := result.skipped()) else ""
-                raise DataError(f"{path}: no photos in this folder (looked for {', '.join(SUFFIXES)}).{others}")
+                others = f" Skipped: {text}." if (text := result.skipped()) else ""
+                raise DataError(f"{path}: no images found in this folder (expected {', '.join(SUFFIXES)}).{others}")
         elif os.path.lexists(path):
             take(path, PurePath(path.name))  # what is no plain file is named when it is opened
         else:
-            raise DataError(f"{path}: there is no such file or folder.")
+            raise DataError(f"{path}: file or folder not found.")
     return result
 
 
@@ -104,12 +104,12 @@ def _spread(paths: Sequence[Path], result: ImageListing) -> Iterator[Path]:
         ours = {file for file in named if any(answers(folder) for folder in file.parents)}
         others = {f for f in named if not f.is_dir() and f.suffix.lower() not in SUFFIXES} - ours
         if ours:
-            result.passed["in folders with the answers of an earlier prediction"] += len(ours)
+            result.passed["in folders with results of an earlier prediction"] += len(ours)
         result.others.update(get_suffix(os.fsencode(file.name)) for file in others)
         wanted = [file for file in named if file not in ours and file not in others]
         if not wanted:
-            what = f" It names: {text}." if (text := result.skipped()) else ""
-            raise DataError(f"{path}: this pattern names no photo (looked for {', '.join(SUFFIXES)}).{what}")
+            what = f" Skipped: {text}." if (text := result.skipped()) else ""
+            raise DataError(f"{path}: no image matches this pattern (expected {', '.join(SUFFIXES)}).{what}")
         yield from wanted
 
 
@@ -124,7 +124,7 @@ def _in_folder(top: Path, result: ImageListing, away: set[tuple[int, int]]) -> I
         try:
             entries, hidden = scan_folder(str(folder))
         except OSError as problem:
-            result.refused.append(FailedImage(str(folder), f"the folder cannot be listed ({problem.strerror})"))
+            result.refused.append(FailedImage(str(folder), f"the folder is not readable ({problem.strerror})"))
             continue
         below: list[Path] = []
         if hidden:
@@ -132,7 +132,7 @@ def _in_folder(top: Path, result: ImageListing, away: set[tuple[int, int]]) -> I
         for name in (entry.name for entry in entries):
             path = folder / name
             if "\n" in name:
-                result.refused.append(FailedImage(str(path), "it has a line break in its name. Rename it"))
+                result.refused.append(FailedImage(str(path), "the name contains a line break. Rename the file"))
             elif os.path.isdir(path):  # which no path upsets, however long
                 below.append(path)
             elif path.suffix.lower() in SUFFIXES:
@@ -148,11 +148,11 @@ def _not_entered(folder: Path, top: Path, entered: set[tuple[int, int]], away: s
     key = _key(folder)
     if folder != top:
         if key in away:
-            return "folder of the run or of its answers"
+            return "folder of the run or of its predictions"
         if key in entered:
-            return "link to a folder that is read already"
+            return "link to a folder that is already read"
         if is_prediction_dir(folder):
-            return "folder with the answers of an earlier prediction"
+            return "folder with results of an earlier prediction"
     if key is not None:
         entered.add(key)
     return None

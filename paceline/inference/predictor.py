@@ -137,7 +137,7 @@ class Predictor(ABC):
         results = []
         for index, result in enumerate(self.predict_iter(_listed(images), batch=batch, tile=tile, overlap=overlap)):
             if isinstance(result, FailedImage):
-                name = result.file or ("" if _is_one(images) else f"photo {index + 1} of those given")
+                name = result.file or ("" if _is_one(images) else f"image {index + 1} of the list")
                 raise DataError(f"{name}: {result.reason}." if name else f"{result.reason}.")
             results.append(result)
         return results[0] if _is_one(images) else results
@@ -207,12 +207,12 @@ def _listed(photos: Any) -> Iterator[Photo]:
             raise DataError(f"{file}: {reason}.")
         yield from listing.photos
     elif isinstance(photos, IOBase):  # its lines would be taken for photos
-        raise DataError(f"an opened file is no photo; hand over its bytes: .read(). {WANTED}; several are a list of these.")
+        raise DataError(f"an open file is not an image. Pass its bytes: .read(). {WANTED}. Lists are accepted.")
     elif isinstance(photos, Iterable) and not isinstance(photos, Mapping):
         for photo in photos:
             yield from _listed(photo) if isinstance(photo, str | os.PathLike) else [photo]
     else:
-        raise DataError(f"{type(photos).__name__} is no photo. {WANTED}; several are a folder, or a list of these.")
+        raise DataError(f"{type(photos).__name__} is not an image. {WANTED}. Folders and lists are accepted.")
 
 
 def to_classification(

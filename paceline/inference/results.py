@@ -53,7 +53,7 @@ class PredictionResult(ABC):
     orientation: int = 1
 
     def __repr__(self) -> str:
-        return escape_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.summary()}>")
+        return escape_line(f"<{type(self).__name__} in {self.file or 'the given image'}: {self.summary()}>")
 
     @abstractmethod
     def summary(self, score_threshold: float = SCORE_THRESHOLD) -> str:
@@ -118,7 +118,7 @@ class ClassificationResult(PredictionResult):
 
     def summary(self, score_threshold: float = SCORE_THRESHOLD) -> str:
         """Describe the best three classes and their probabilities on one line. `score_threshold` is ignored."""
-        return "  ".join(f"{name} {100 * score:.1f} %" for name, score in zip(self.names[:3], self.scores))
+        return "  ".join(f"{name} {100 * score:.1f}%" for name, score in zip(self.names[:3], self.scores))
 
     def draw(self, score_threshold: float = SCORE_THRESHOLD, *, labels: bool = True, max_side: int = 0) -> Image.Image:
         """Draw the image with one bar per class below it. All arguments are ignored."""
@@ -208,7 +208,7 @@ class DetectionResult(PredictionResult):
             ValueError: if the result has no masks.
         """
         if self.masks_rle is None:
-            raise ValueError("these objects have boxes and no masks")
+            raise ValueError("masks are required, and these detections have only boxes")
         return {"size": [self.height, self.width], "counts": self.masks_rle[i].decode("ascii")}
 
     def filter(
@@ -227,7 +227,7 @@ class DetectionResult(PredictionResult):
             ValueError: if `max_detections` is negative.
         """
         if max_detections is not None and max_detections < 0:
-            raise ValueError(f"max_detections is {max_detections}: must be 0 or more")
+            raise ValueError(f"max_detections must be 0 or more, got {max_detections}")
         wanted = {classes} if isinstance(classes, str | int) else None if classes is None else set(classes)
         rows = [
             i for i, pair in enumerate(zip(self.names, self.class_ids)) if wanted is None or not wanted.isdisjoint(pair)
@@ -245,7 +245,7 @@ class DetectionResult(PredictionResult):
         """
         count = sum(score >= score_threshold for score in self.scores)
         if not count:
-            return f"nothing with a score of {score_threshold:g} or more"
+            return f"no detections with a score of {score_threshold:g} or more"
         best = "  ".join(f"{name} {score:.2f}" for name, score in zip(self.names[: min(count, 5)], self.scores))
         return best + (f"  and {count - 5} more" if count > 5 else "")
 
@@ -329,7 +329,7 @@ class DetectionResult(PredictionResult):
         try:
             import supervision  # type: ignore[import-not-found]
         except ImportError:
-            raise PacelineError("to_supervision: supervision is not installed. pip install supervision") from None
+            raise PacelineError("to_supervision: supervision is not installed:  pip install supervision") from None
         return supervision.Detections(
             xyxy=self.boxes_xyxy.astype(np.float32),
             confidence=np.array(self.scores, np.float32),

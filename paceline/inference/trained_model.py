@@ -101,11 +101,11 @@ def open_trained(
     device = device or torch.device(default_accelerator() or "cpu")
     if folder.is_file():
         if checkpoint != "best":
-            raise PacelineError(f"--checkpoint {checkpoint}: for a run, and {folder} holds one model. Leave it away.")
+            raise PacelineError(f"--checkpoint {checkpoint}: only applies to runs. {folder} contains one model. Remove it.")
         path, step, tensors = folder, int(facts.step or 0), _tensors_of(folder)
         if facts.averaged is not None:
             reporter.warning(
-                f"{folder}: weights as they were trained; the run was evaluated with their average (average.safetensors)"
+                f"note: {folder} has the weights without averaging. The run was evaluated with the average (average.safetensors)."
             )
     else:
         path, snapshot = load_checkpoint_with_retry(
@@ -149,7 +149,7 @@ def open_weights_only(
     names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
     classes = readable_names(names)
     facts = RunRecord(fit.called, classes=list(classes), data={"category_ids": list(category_ids(names))})
-    reporter.line(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
+    reporter.line(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}). To use another recipe, set --recipe NAME.")
     device = device or torch.device(default_accelerator() or "cpu")
     model = fit.model.to(device).eval()
     return TrainedModel(path, get_workload(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
@@ -180,7 +180,7 @@ def check_network(
             own = workload.network.build(recipe, classes).state_dict()
     except (RuntimeError, ValueError, OverflowError) as problem:
         reason = (str(problem).splitlines() or [""])[0]
-        raise CheckpointError(f"the network that its recipe describes cannot be built: {reason}") from None
+        raise CheckpointError(f"building the network of its recipe failed: {reason}") from None
     counters = {name: torch.zeros(part.shape) for name, part in own.items() if is_counter(name)}
     tensors = {**counters, **tensors}
     check_tensors(own, tensors)

@@ -108,13 +108,13 @@ class Video:
                     turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
                     yield Frame(number, seconds, np.ascontiguousarray(turned))
         except self._problem as problem:
-            self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s ({_reason(problem)})"
+            self.broken = f"the video is truncated after {number + 1:,} frames, {seconds:.1f} s ({_reason(problem)})"
             return
         claimed = self._stream.frames
         length = 0.0 if self.is_camera else (self._container.duration or 0) / 1e6  # as the file says
         if number + 1 < WHOLE * claimed or (not claimed and seconds + 1 / self.rate < WHOLE * length):
             of = f"{claimed:,} frames" if claimed else f"{length:.1f} s"
-            self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s, of {of}"
+            self.broken = f"the video is truncated after {number + 1:,} frames, {seconds:.1f} s, of {of}"
 
     def close(self) -> None:
         """Close the file or the camera."""
@@ -125,8 +125,8 @@ class Video:
     def _unusable(self, problem: Exception) -> DataError:
         if self._file is not None:
             self._file.close()
-        reason = "no pictures in it" if isinstance(problem, IndexError) else _reason(problem)
-        kind = "this camera cannot be opened" if self.is_camera else "this is no video that can be read"
+        reason = "no video stream" if isinstance(problem, IndexError) else _reason(problem)
+        kind = "opening the camera failed" if self.is_camera else "not a readable video"
         return DataError(f"{self.path}: {kind} ({reason}).")
 
 
@@ -168,7 +168,7 @@ def _pyav(path: Path) -> Any:
         import av
     except ImportError:
         raise PacelineError(
-            f"{path}: videos are read by PyAV, which is not installed. {install_command('video')}"
+            f"{path}: videos require PyAV, which is not installed. Install:  {install_command('video')}"
         ) from None
     av.logging.set_level(None)  # type: ignore[arg-type]  # FFmpeg's own lines on stderr; errors are raised all the same
     return av
@@ -237,7 +237,7 @@ def write_video_predictions(
         try:
             film.add(picture, one.more["seconds"])
         except OSError as problem:
-            raise PacelineError(f"--output-dir {folder}: {name}: cannot be written ({problem.strerror}).") from None
+            raise PacelineError(f"--output-dir {folder}: {name}: the file is not writable ({problem.strerror}).") from None
 
     with open_prediction_dir(folder, head, coco=False, formats=formats, also=[name] if filmed else []) as answers:
         interrupted = False

@@ -109,15 +109,15 @@ def choose_output_formats(names: Sequence[str], folder: Path, predictor: Predict
     for name in dict.fromkeys(part for word in names for part in word.split(",") if part):
         if name not in FORMATS:
             raise PacelineError(
-                f"--save-formats {name}: unknown. {suggest_name(name, FORMATS) or f'Known: {join_names(FORMATS, 99)}.'}"
+                f"--save-formats {name}: not found. {suggest_name(name, FORMATS) or f'Choose from {join_names(FORMATS, 99)}.'}"
             )
         kind = FORMATS[name]
         if kind.of_objects and not predictor.finds_objects:
-            raise PacelineError(f"--save-formats {name}: for objects in photos; this run classifies. It can write csv.")
+            raise PacelineError(f"--save-formats {name}: only applies to detectors, and this run is a classifier. Use csv.")
         if kind.of_masks and not masks:
-            raise PacelineError(f"--save-formats {name}: for objects with masks; this run finds only boxes. Leave it out.")
+            raise PacelineError(f"--save-formats {name}: requires masks, and this run only predicts boxes. Remove {name}.")
         if kind.of_files and video:
-            raise PacelineError(f"--save-formats {name}: its files name photos, and a video has frames. Leave it out.")
+            raise PacelineError(f"--save-formats {name}: not supported for frames of a video. Remove {name}.")
         formats.append(kind(folder, predictor.classes, predictor.category_ids, masks))
     return formats
 
@@ -178,7 +178,7 @@ def write_all_predictions(
             printed.record(one.result._asdict())
             continue
         if isinstance(picture, DataError):  # gone meanwhile, or damaged where the network does not look
-            count.without.append(FailedImage(one.result.file, f"no picture: {str(picture).splitlines()[0]}"))
+            count.without.append(FailedImage(one.result.file, f"no rendered image: {str(picture).splitlines()[0]}"))
         elif film is not None and picture is not None and not isinstance(picture, bytes):
             film(picture, one)
         handed = select_displayed(shown.of(one.result), shown.least)

@@ -25,8 +25,8 @@ from paceline.launch.runner import USUAL_START, check_together
 MAX_NODES = 65536
 # Variables of ours and of Python that a rank on another node must find as they are here.
 CARRIED = {
-    "PYTHONPATH": "where Python finds packages beside the installed ones",
-    "PACELINE_CACHE": "paceline: where built-in data, downloads and weights are kept",
+    "PYTHONPATH": "folders in which Python finds additional packages",
+    "PACELINE_CACHE": "paceline: folder of built-in data, downloads, and weights",
 }
 # What libraries of a network read: where the loader finds EFA's and InfiniBand's plugins, then libfabric, NCCL, UCX, Open MPI and
 # PRRTE, rdma-core, Gaudi's HCCL and gloo. Slurm carries a shell's environment by itself; ssh and mpirun carry what is named.
@@ -50,17 +50,17 @@ OUTSIDE = ("PYTHONPATH", "PACELINE_CACHE")
 class LaunchConfig:
     """The flags that every launched verb has."""
 
-    nodes: Annotated[int, Help("machines that take part; each runs --system's ranks of one node")] = 1
-    scheduler: Annotated[ThroughWhom, Help("who gives the nodes: this machine, a list of hosts, Slurm")] = "local"
-    launcher: Annotated[StartedBy, Help("who starts the ranks; auto: srun in Slurm, else torchrun")] = "auto"
-    container_runtime: Annotated[Inside, Help("what the ranks run inside")] = "none"
-    container_image: Annotated[str, Help("container's name or file; empty: as `container build` names it")] = ""
-    mount: Annotated[tuple[str, ...], Help("more folders in the container: HOST or HOST:INSIDE, :rw to write")] = ()
-    hostfile: Annotated[str, Help("hosts for --scheduler hostfile, one a line: ADDRESS slots=N")] = ""
-    walltime: Annotated[str, Help("longest time of the job, e.g. 90m or 2h; auto: as predicted, with a margin")] = ""
-    master_port: Annotated[int, Help("where rank 0 listens; 0: found by itself")] = 0
-    pre_run_command: Annotated[str, Help("shell command that runs once on every node before the ranks start")] = ""
-    slurm: Annotated[BatchOptions, Help("what sbatch is asked for besides nodes and time")] = field(
+    nodes: Annotated[int, Help("number of machines; each runs the ranks per node of --system")] = 1
+    scheduler: Annotated[ThroughWhom, Help("source of the nodes: this machine, a list of hosts, or Slurm")] = "local"
+    launcher: Annotated[StartedBy, Help("program that starts the ranks; auto: srun in Slurm, otherwise torchrun")] = "auto"
+    container_runtime: Annotated[Inside, Help("container runtime of the ranks")] = "none"
+    container_image: Annotated[str, Help("name or file of the image; empty: as `container build` names it")] = ""
+    mount: Annotated[tuple[str, ...], Help("more folders in the container: HOST or HOST:INSIDE; :rw: writable")] = ()
+    hostfile: Annotated[str, Help("hosts for --scheduler hostfile, one per line: ADDRESS slots=N")] = ""
+    walltime: Annotated[str, Help("time limit of the job, such as 90m or 2h; auto: predicted, with a margin")] = ""
+    master_port: Annotated[int, Help("port of rank 0; 0: automatic")] = 0
+    pre_run_command: Annotated[str, Help("shell command that runs once per node before the ranks start")] = ""
+    slurm: Annotated[BatchOptions, Help("options of sbatch, in addition to nodes and time")] = field(
         default_factory=BatchOptions
     )
 
@@ -71,16 +71,16 @@ def check_launch_config(where: LaunchConfig) -> None:
     Raises PacelineError with the flag.
     """
     if not 1 <= where.nodes <= MAX_NODES:
-        raise PacelineError(f"--nodes {where.nodes}: must lie in 1 to {MAX_NODES:,}.")
+        raise PacelineError(f"--nodes {where.nodes}: must be between 1 and {MAX_NODES:,}.")
     if not 0 <= where.master_port < 65536:
-        raise PacelineError(f"--master-port {where.master_port}: no port number (1 to 65535; 0 = found by itself).")
+        raise PacelineError(f"--master-port {where.master_port}: must be between 1 and 65535, or 0 for automatic.")
     if where.hostfile and where.scheduler != "hostfile":
-        raise PacelineError(f"--hostfile {where.hostfile} is read with --scheduler hostfile alone.")
+        raise PacelineError(f"--hostfile {where.hostfile}: requires --scheduler hostfile.")
     explicit = [field.name for field in fields(BatchOptions) if getattr(where.slurm, field.name) != field.default]
     if explicit and where.scheduler != "slurm":
-        raise PacelineError(f"--slurm.{explicit[0].replace('_', '-')} is read with --scheduler slurm alone.")
+        raise PacelineError(f"--slurm.{explicit[0].replace('_', '-')}: requires --scheduler slurm.")
     if where.container_runtime == "none" and (where.container_image or where.mount):
-        raise PacelineError("--container-image and --mount need --container-runtime docker, pyxis or apptainer.")
+        raise PacelineError("--container-image and --mount require --container-runtime docker, pyxis, or apptainer.")
     check_together(where.scheduler, choose_starter(where), where.container_runtime, where.nodes)
 
 
@@ -92,8 +92,8 @@ def warn_outside_variables(where: LaunchConfig, system: System) -> str:
     if not (names := [name for name in list_network_variables() if name not in inside]):
         return ""
     return (
-        f"{', '.join(names)}: set in this shell, and not handed to the container, whose libraries lie elsewhere. What its ranks need: "
-        f"--system.env {names[-1]}=..."
+        f"note: {', '.join(names)} of this shell is not passed to the container, which has other libraries. To set it for the ranks, "
+        f"add --system.env {names[-1]}=..."
     )
 
 
@@ -166,7 +166,7 @@ def apply_container(
     environ = tuple(variable for variable in job.environ if variable.name not in OUTSIDE)
     here = job.through == "local"
     mounts = choose_mounts(job.words, job.folder, cache, more, job.workdir, reads=reads, writes=writes, here=here)
-    kept = EnvVariable("PACELINE_CACHE", str(cache), "paceline: this machine's cache, mounted at its own place")
+    kept = EnvVariable("PACELINE_CACHE", str(cache), "paceline: cache of this machine, mounted at the same path")
     return replace(
         job,
         image=job.image or default_image(job.container),
@@ -187,19 +187,19 @@ def collect_variables(
     """
     results = [EnvVariable(name, environ[name], why) for name, why in CARRIED.items() if environ.get(name)]
     if not local and environ.get("MASTER_ADDR"):
-        results.append(EnvVariable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it"))
+        results.append(EnvVariable("MASTER_ADDR", environ["MASTER_ADDR"], "address of rank 0, from this shell"))
     if threads := choose_threads_per_rank(system, environ, local=local):
         # Each launcher has a default of its own, and the number of threads decides the bits of a sum.
-        why = "--system.intra-op-threads" if system.intra_op_threads else "the same under every launcher"
-        results.append(EnvVariable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
+        why = "--system.intra-op-threads" if system.intra_op_threads else "the same for every launcher"
+        results.append(EnvVariable("OMP_NUM_THREADS", str(threads), f"compute threads per rank, {why}"))
     if port:
-        results.append(EnvVariable("MASTER_PORT", str(port), "--master-port: where rank 0 listens"))
+        results.append(EnvVariable("MASTER_PORT", str(port), "--master-port: port of rank 0"))
     for pair in system.env:
         name, _, value = pair.partition("=")
         results.append(EnvVariable(name, environ.get(name, value), "--system.env"))
     if network:
         there = {variable.name for variable in results}
-        why = "as in this shell: a network's libraries read it"
+        why = "from this shell: read by network libraries"
         results += [EnvVariable(name, environ[name], why) for name in list_network_variables(environ) if name not in there]
     return tuple(results)
 
@@ -241,7 +241,7 @@ def parse_walltime(text: str) -> int:
     minutes = 0 if text.isdecimal() else math.ceil(parse_duration(text) / 60)  # a bare number could mean minutes
     if not 0 < minutes <= MAX_MINUTES:
         raise PacelineError(
-            f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds)."
+            f"--walltime {text!r}: must be auto or a time such as 90m, 2h, or 2:00:00 (hours:minutes:seconds)."
         )
     return minutes
 
@@ -253,11 +253,11 @@ def check_walltime(minutes: int, batch: BatchOptions) -> None:
     Raises PacelineError with the shortest walltime that makes sense.
     """
     if batch.grace_seconds < 1:
-        raise PacelineError(f"--slurm.grace-seconds {batch.grace_seconds}: seconds for the last checkpoint, 1 or more.")
+        raise PacelineError(f"--slurm.grace-seconds {batch.grace_seconds}: must be 1 or more.")
     least = math.ceil((batch.grace_seconds + SLURM_SOONER_SECONDS + START_SECONDS) / 60)
     if 0 < minutes < least:
         raise PacelineError(
-            f"--walltime of {minutes} min is too short for one checkpoint: Slurm asks the run to save {batch.grace_seconds} s before "
-            f"its end (--slurm.grace-seconds) and up to {SLURM_SOONER_SECONDS} s sooner, and a start takes {START_SECONDS} s. At "
-            f"least {least} min:  --walltime {least}m"
+            f"--walltime of {minutes} min is too short for one checkpoint. Slurm signals the run {batch.grace_seconds} s before the "
+            f"end (--slurm.grace-seconds) and up to {SLURM_SOONER_SECONDS} s earlier, and a start needs {START_SECONDS} s. "
+            f"Set at least {least} min:  --walltime {least}m"
         )

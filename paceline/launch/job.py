@@ -42,17 +42,17 @@ class Mount:
 class BatchOptions:
     """What a scheduler is asked for beside nodes and time."""
 
-    partition: Annotated[str, Help("queue that the job waits in; empty: the cluster's default")] = ""
-    account: Annotated[str, Help("who pays; empty: the user's default")] = ""
+    partition: Annotated[str, Help("partition (queue); empty: default of the cluster")] = ""
+    account: Annotated[str, Help("account that is charged; empty: default of the user")] = ""
     qos: Annotated[str, Help("quality of service; empty: the default")] = ""
-    gres: Annotated[str, Help("devices a node, e.g. gpu:8; empty: none asked for, as where nodes are given whole")] = ""
-    reservation: Annotated[str, Help("nodes set aside under this name")] = ""
-    constraint: Annotated[str, Help("features that a node must have, e.g. h100")] = ""
-    network: Annotated[str, Help("network of the switches, e.g. sharp; empty: as published")] = ""
-    exclusive: Annotated[bool, Help("nobody else's job on these nodes")] = True
-    requeue: Annotated[bool, Help("start again after preemption, a lost node or the walltime")] = True
-    grace_seconds: Annotated[int, Help("seconds before the walltime at which the run saves and stops")] = 120
-    extra: Annotated[tuple[str, ...], Help("further words for sbatch, as they are, e.g. --comment=mine")] = ()
+    gres: Annotated[str, Help("devices per node, such as gpu:8; empty: none, for clusters that allocate whole nodes")] = ""
+    reservation: Annotated[str, Help("name of a reservation")] = ""
+    constraint: Annotated[str, Help("features that the nodes must have, such as h100")] = ""
+    network: Annotated[str, Help("options of the network, such as sharp; empty: as published")] = ""
+    exclusive: Annotated[bool, Help("run no other jobs on these nodes")] = True
+    requeue: Annotated[bool, Help("restart after preemption, a node failure, or the walltime")] = True
+    grace_seconds: Annotated[int, Help("time before the walltime at which the run saves and stops (seconds)")] = 120
+    extra: Annotated[tuple[str, ...], Help("more arguments for sbatch, unchanged, such as --comment=mine")] = ()
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,12 @@ class LaunchJob:
 
 def make_environment(job: LaunchJob) -> tuple[EnvVariable, ...]:
     """The job's variables and our own."""
-    own = [EnvVariable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it")]
-    own.append(EnvVariable("PYTHONUNBUFFERED", "1", "what ranks print is seen at once"))
+    own = [
+        EnvVariable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 writes its exit code here; launchers do not return it")
+    ]
+    own.append(EnvVariable("PYTHONUNBUFFERED", "1", "output of the ranks appears immediately"))
     if job.start == "mpirun":
-        own.append(EnvVariable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log"))
+        own.append(EnvVariable("TERM", "dumb", "mpirun gives ranks a terminal, but their output goes to a log"))
     return (*job.environ, *own)
 
 
@@ -168,10 +170,10 @@ class ProcessStarter:
 
 # What a starter of one node learns of the others (torchrun's own names for its flags), and what for.
 NODE_VARIABLES = {
-    "PET_NNODES": "torchrun: how many nodes",
-    "PET_NODE_RANK": "torchrun: this node's number",
-    "PET_MASTER_ADDR": "torchrun: the node where rank 0 runs",
-    "PET_MASTER_PORT": "torchrun: where its store listens",
+    "PET_NNODES": "torchrun: number of nodes",
+    "PET_NODE_RANK": "torchrun: index of this node",
+    "PET_MASTER_ADDR": "torchrun: node of rank 0",
+    "PET_MASTER_PORT": "torchrun: port of its store",
 }
 
 

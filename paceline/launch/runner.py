@@ -47,28 +47,28 @@ MAX_SCRIPT_BYTES = 16 << 20
 def explain_conflict(through: str, start: str, container: str, nodes: int) -> str:
     """Why these three do not go together; '' where they do."""
     if start == "srun" and through != "slurm":
-        return f"srun starts processes only in Slurm jobs: use --scheduler slurm, or --launcher {USUAL_START[through]}."
+        return f"srun only starts processes in Slurm jobs. Use --scheduler slurm, or --launcher {USUAL_START[through]}."
     if container == "pyxis" and (through, start) == ("slurm", "mpirun"):
         return (
-            "Pyxis is a part of srun, and mpirun starts its ranks past it: use --launcher srun (with Pyxis), or "
+            "Pyxis is a plugin of srun, and mpirun starts its ranks without srun. Use --launcher srun (with Pyxis), or "
             "--container-runtime apptainer."
         )
     if container == "pyxis" and through != "slurm":
-        return "Pyxis is a part of Slurm's srun: use --scheduler slurm, or --container-runtime docker or apptainer."
+        return "Pyxis is a plugin of srun. Use --scheduler slurm, or --container-runtime docker or apptainer."
     if container == "docker" and start == "srun":
         return (
-            "a Docker container a rank would know neither Slurm's variables nor its neighbors' memory: use --launcher "
-            "torchrun (one container a node), or --container-runtime pyxis or apptainer."
+            "one Docker container per rank has no Slurm variables and no shared memory. Use --launcher "
+            "torchrun (one container per node), or --container-runtime pyxis or apptainer."
         )
     if container == "docker" and start == "mpirun" and nodes > 1:
         return (
-            "mpirun's daemons on other nodes cannot enter a Docker container: use --launcher torchrun (one container a "
+            "the daemons of mpirun on other nodes do not run in a Docker container. Use --launcher torchrun (one container per "
             "node), or --container-runtime apptainer."
         )
     if container == "docker" and start == "mpirun" and through != "local":
-        return "with Docker, mpirun runs inside the one container: use --scheduler local, or --launcher torchrun."
+        return "with Docker, mpirun runs inside one container. Use --scheduler local, or --launcher torchrun."
     if through == "local" and nodes > 1:
-        return f"--scheduler local is this machine alone, and --nodes {nodes} are more: use --scheduler slurm or hostfile."
+        return f"--scheduler local only supports this machine, not --nodes {nodes}. Use --scheduler slurm or hostfile."
     return ""
 
 
@@ -94,23 +94,21 @@ def _check_lines(job: LaunchJob) -> None:
     for what, text in _texts_on_lines(job):
         if text != escape_line(text):
             raise PacelineError(
-                f"{what} {escape_line(text)}: it holds a line break or another control character, and would be read as something "
-                "else in a script. Give it another name."
+                f"{what} {escape_line(text)}: must not contain a line break or another control character, which would change the "
+                "script. Choose another name."
             )
     if job.through == "slurm" and "\\" in str(job.workdir):
-        raise PacelineError(
-            f"the working directory {job.workdir}: Slurm reads \\ in a folder's name as a sign of its own. Start elsewhere."
-        )
+        raise PacelineError(f"the working directory {job.workdir}: must not contain \\ for Slurm. Start in another folder.")
 
 
 def _texts_on_lines(job: LaunchJob) -> Iterator[tuple[str, str]]:
     """(where it comes from, what stands on a line of its own or behind a #)."""
-    yield "the folder (--output-dir)", str(job.folder)
+    yield "--output-dir", str(job.folder)
     yield "the working directory", str(job.workdir)
     yield "--container-image", job.image
     for mount in job.mounts:
-        yield "to be mounted:", str(mount.host)
-        yield "to be mounted:", mount.inside
+        yield "--mount", str(mount.host)
+        yield "--mount", mount.inside
     for field in fields(job.batch):
         value = getattr(job.batch, field.name)
         for text in value if isinstance(value, tuple) else (value,):
@@ -156,8 +154,8 @@ def launch_job(job: LaunchJob, *, dry: bool = False, say: Callable[[str], None] 
             say(f"--- {path}\n{file.text.rstrip()}\n")
     if dry:
         for line in lacks:
-            say(f"could not be started here: {line}")
-        say(f"Nothing was started (--dry-run). By hand:  {shlex.join((*SCHEDULERS[job.through].by_hand, str(paths[0])))}")
+            say(f"not possible on this machine: {line}")
+        say(f"Nothing was started (--dry-run). Start:  {shlex.join((*SCHEDULERS[job.through].by_hand, str(paths[0])))}")
         return 0
     if earlier is not None:
         return follow(job, lambda: earlier, say=say)
@@ -176,8 +174,7 @@ def write_files(job: LaunchJob, files: tuple[LaunchFile, ...]) -> tuple[Path, ..
         ours = not os.path.lexists(first) or (not first.is_symlink() and _HEAD.match(read_plain(first, MAX_SCRIPT_BYTES)))
         if job.launch_folder.is_symlink() or not ours:
             raise PacelineError(
-                f"{first}: is there, and no launch of ours wrote it, so nothing in its folder is replaced. Choose another folder "
-                "with --output-dir."
+                f"{first}: already exists and is not a paceline file. Choose another folder with --output-dir."
             )
         job.launch_folder.mkdir(parents=True, exist_ok=True)
         for file in files:
@@ -189,7 +186,7 @@ def write_files(job: LaunchJob, files: tuple[LaunchFile, ...]) -> tuple[Path, ..
             paths.append(path)
     except OSError as problem:
         raise PacelineError(
-            f"{job.launch_folder}: cannot be written ({problem.strerror}). Choose another folder with --output-dir."
+            f"{job.launch_folder}: the folder is not writable ({problem.strerror}). Choose another folder with --output-dir."
         ) from None
     return tuple(paths)
 
@@ -283,14 +280,14 @@ def _stay_with(job: LaunchJob, running: RunningJob, tail: LogTail, requested: li
             return kept
         if (now := running.waiting_for()) != waited_for:
             waited_for = now
-            say(f"{running.name} {now or 'runs'}")
+            say(f"{running.name} {now or 'is running'}")
         if time.monotonic() > limit:
             limit = math.inf
             requested.append(signal.SIGTERM)
-            say(f"the walltime of {minutes} min is up")
+            say(f"the walltime of {minutes} min is over")
         if len(requested) > handled:
             handled += 1
-            say(f"{running.name}: asked to stop" if handled == 1 else f"{running.name}: ended at once")
+            say(f"{running.name}: sent a stop request" if handled == 1 else f"{running.name}: killed")
             (running.stop if handled == 1 else running.kill)()
         time.sleep(LOOK_SECONDS)
 
@@ -313,9 +310,9 @@ def find_exit_code(
     if stopped:
         saved = (job.folder / CHECKPOINTS / "last").exists()
         next_start = "resumes from its newest checkpoint" if saved else "starts from the beginning"
-        say(f"{job.name}: stopped before its end; {job.again} {next_start}")
+        say(f"{job.name}: stopped before the end. To continue, run {job.again}; it {next_start}")
         return INTERRUPTED
-    say(f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{escape_text(kept.rstrip())}")
+    say(f"{job.name}: all ranks exited without reporting a status. Last lines of {job.log}:\n{escape_text(kept.rstrip())}")
     return FAILED
 
 

@@ -79,10 +79,10 @@ def _mpirun_notes(job: LaunchJob) -> str:
     if not (system.sockets and system.cores_per_socket):
         return ""
     each = count_processing_elements(topology_from_sheet(system.sockets, system.cores_per_socket), job.per_node)
-    bound = "" if "core" in _binding(job) else "; mpirun binds nothing here, ranks bind themselves (--system.cpu-bind)"
+    bound = "" if "core" in _binding(job) else "; mpirun does not bind, ranks bind themselves (--system.cpu-bind)"
     return (
-        f"# {job.per_node} ranks on {system.sockets} sockets of {system.cores_per_socket} cores: --map-by socket:PE={each} is "
-        f"a rank's share{bound}\n"
+        f"# {job.per_node} ranks on {system.sockets} sockets with {system.cores_per_socket} cores each: the share of a rank is "
+        f"--map-by socket:PE={each}{bound}\n"
     )
 
 
@@ -97,7 +97,7 @@ def list_forwarded_names(job: LaunchJob) -> tuple[str, ...]:
 
 
 _no_mpirun = require_programs(
-    "--launcher mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use --launcher torchrun.",
+    "--launcher mpirun: mpirun not found on this machine. Install Open MPI (Debian: openmpi-bin), or use --launcher torchrun.",
     "mpirun",
     here=lambda job: job.through != "slurm" and job.container != "docker",
 )

@@ -48,7 +48,7 @@ def apply_auto(
     for why, some in groupby(choices, key=lambda choice: choice.why):
         reporter.line(f"  {' '.join(choice.flag for choice in some):<{COLUMN}}  {why}")
     if not choices:
-        reporter.line("  nothing is set otherwise than the recipe has it")
+        reporter.line("  all settings stay as in the recipe")
     return with_choices(recipe, controls, choices)
 
 
@@ -71,7 +71,7 @@ def restore_choices(
     Raises CheckpointError where it was begun without --auto-config.
     """
     if not isinstance(saved.auto, dict):
-        raise CheckpointError(f"{run}: it was begun without --auto-config, and goes on so: leave the flag away.")
+        raise CheckpointError(f"{run}: the run was started without --auto-config. Remove --auto-config to resume it.")
     facts = {name: value for name, value in saved.auto.items() if name not in explicit}
     if "patience" in facts:
         facts["patience"] = convert_checked(int, facts["patience"], f"{run}: run.json: auto.patience")
@@ -113,6 +113,6 @@ def format_stats(result: DatasetStats) -> str:
     """The facts in a line."""
     counts = [count for count in result.per_class if count]
     objects = f", {result.objects:,} objects" if result.objects else ""
-    small = f", a tenth of them below {result.of_photo:.2g} of their photo" if result.objects else ""
-    classes = f"; a class is on {min(counts):,} to {max(counts):,} of them" if counts else ""
-    return f"{result.photos:,} training photos of about {result.side:.0f} pixels{objects}{small}{classes}"
+    small = f", 10% of them below {result.of_photo:.2g} of the image side" if result.objects else ""
+    classes = f"; {min(counts):,} to {max(counts):,} images per class" if counts else ""
+    return f"{result.photos:,} training images of about {result.side:.0f} pixels{objects}{small}{classes}"

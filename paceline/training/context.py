@@ -72,7 +72,7 @@ class Checkpointer:
         """Wait, within bounds, until the mirror has the last checkpoint; -> its facts for the `end` event."""
         if self.mirror is None:
             return {}
-        self.recorder.doing("waiting for the mirror")
+        self.recorder.doing("waiting for the upload to --sync-to")
         facts = self.mirror.catch_up(STOPPED_SECONDS if status == "interrupted" else ENDED_SECONDS)
         self.report_mirror()
         return {"mirror": facts}

@@ -135,9 +135,8 @@ class GraphedStep(ABC):
             return
         if len(self._own) >= MAX_CAPTURES:
             raise RecipeError(
-                f"--system.cuda-graph: with images of {tuple(batches[0].images.shape)} this run has more than the "
-                f"{MAX_CAPTURES} kinds of "
-                "batches that are captured. Train with fewer input shapes, or with --system.cuda-graph off."
+                f"--system.cuda-graph: images of {tuple(batches[0].images.shape)} exceed the limit of {MAX_CAPTURES} captured batch "
+                "shapes. Train with fewer input shapes, or set --system.cuda-graph off."
             )
         self._own[kind] = own = [batch.to(batch.images.device, copy=True) for batch in batches]
         with self.capture.aside():
@@ -160,8 +159,7 @@ class GraphedStep(ABC):
             raise
         except RuntimeError as problem:
             raise RecipeError(
-                f"--system.cuda-graph: this step cannot be captured: {str(problem).splitlines()[0]}. Train with "
-                "--system.cuda-graph off."
+                f"--system.cuda-graph: the step is not capturable ({str(problem).splitlines()[0]}). Set --system.cuda-graph off."
             ) from problem
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ def open_staged_copy(data: DataModule, stage: str, world: DistContext, reporter:
     with ExitStack() as held:
         copy = StagedCopy(folder, {"from": str(data.manifest.root_path), "hash": data.manifest.content_hash}, again)
         held.callback(copy.close)
-        remedy = f"Remove the copy, and it is made anew:  {format_command('data', 'clear', folder.parent)}"
+        remedy = f"Remove the copy to copy the data again:  {format_command('data', 'clear', folder.parent)}"
         if world.local_rank == 0:
             _copy(copy, data, reporter, folder.parent)
         _wait_for_all(world)
@@ -110,15 +110,15 @@ def _copy(copy: StagedCopy, data: DataModule, reporter: Reporter, stage: Path) -
             reporter.line(f"copied {format_bytes(done)} of {format_bytes(total)} to {stage}")
 
     def waits() -> None:
-        reporter.progress("waiting for another process's copy", 0, 0)
-        reporter.line(f"another process is copying this data set to {stage}: waiting for it")
+        reporter.progress("waiting for the copy of another process", 0, 0)
+        reporter.line(f"another process is copying this dataset to {stage}; waiting for it")
 
     copied = copy.copy(list(wanted.values()), progress=progress, waits=waits)
     if copied.changed:
-        reporter.line(f"{format_count(copied.changed, 'file')} of the copy changed after being written: copied again")
-    there = f", {copied.kept:,} were there" if copied.kept else ""
+        reporter.line(f"{format_count(copied.changed, 'file')} of the copy changed after the write and were copied again")
+    there = f", {copied.kept:,} already existed" if copied.kept else ""
     reporter.line(
-        f"data on {stage}: {copied.files:,} files copied ({format_bytes(copied.bytes)} in "
+        f"data in {stage}: copied {copied.files:,} files ({format_bytes(copied.bytes)} in "
         f"{time.monotonic() - began:.0f} s){there}"
     )
 
@@ -211,8 +211,8 @@ def open_memory_cache(data: DataModule, system: System, world: DistContext, repo
         if shelf.reads:
             rank = "" if world.world == 1 else f" of rank {world.rank}"
             reporter.line(
-                f"photos in memory: {shelf.kept():,} of {sum(counts):,}; {shelf.hits / shelf.reads:.0%} of {shelf.reads:,} "
-                f"reads{rank} came from there"
+                f"image cache in memory: {shelf.kept():,} of {sum(counts):,} images; {shelf.hits / shelf.reads:.0%} of "
+                f"{shelf.reads:,} reads{rank} were hits"
             )
 
 
@@ -226,17 +226,17 @@ def _room(indexes: list[Index], system: System, world: DistContext, reporter: Re
     if free is None:
         if args is None:
             return 0
-        reporter.line(f"--system.ram-cache {system.ram_cache}: this operating system does not say how much memory is free")
+        reporter.line(f"--system.ram-cache {system.ram_cache}: the operating system does not report its free memory")
         free = everything + args
     share = free * (AUTO_SHARE if args is None else MAX_SHARE)
     # Ranks fill their parts alike, but not to the byte.
     spare = everything // 20 if world.local_world > 1 else 0
     room = min(everything + spare, int(share), everything + spare if args is None else args)
-    by = f"by the {world.local_world} ranks of a node together, " if world.local_world > 1 else ""
+    by = f", shared by {world.local_world} ranks per node" if world.local_world > 1 else ""
     reporter.line(
-        f"keeps up to {format_bytes(min(room, everything))} of {format_bytes(everything)} of encoded photos in memory, {by}"
-        f"{format_bytes(free)} being free"
-        f"{'' if args is None or args <= share or everything <= share else f': less than --system.ram-cache {system.ram_cache}'}"
+        f"image cache: up to {format_bytes(min(room, everything))} of {format_bytes(everything)} of encoded images in memory{by} "
+        f"({format_bytes(free)} are free"
+        f"{'' if args is None or args <= share or everything <= share else f'; less than --system.ram-cache {system.ram_cache}'})"
     )
     return room
 
@@ -281,7 +281,7 @@ def _shared_shelf(photos: int, room: int, world: DistContext, reporter: Reporter
         world.barrier()  # the first rank's file is open until all have opened it
         if room and not name:
             part, parts, room = 0, 1, room // parts
-            reporter.line(f"the ranks of a node cannot share that memory here: each has {format_bytes(room)} of its own")
+            reporter.line(f"the ranks of a node cannot share memory here; each rank caches up to {format_bytes(room)}")
             file, _ = _own_file(photos, room)
     if not room:
         return None
@@ -296,6 +296,6 @@ def _own_file(photos: int, room: int) -> tuple[int, str]:
         return create_memory_file(cache_file_size(photos, room))
     except OSError as problem:
         raise PacelineError(
-            f"--system.ram-cache: no memory file of {format_bytes(room)} can be made ({problem.strerror}). Turn it off: "
-            "--system.ram-cache off"
+            f"--system.ram-cache: allocating a memory file of {format_bytes(room)} failed ({problem.strerror}). "
+            "Set --system.ram-cache off."
         ) from None

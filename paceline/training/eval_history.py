@@ -98,8 +98,8 @@ class StopTraining(Exception):
 def how_to_resume(run: RunSpec, folder: Path, ranks: int) -> str:
     """How an interrupted run is resumed, in words: a command without --output-dir begins a new run each time."""
     if run.controls.output_dir:
-        return "the same command goes on from here"
-    return f"{'under the same launcher ' if ranks > 1 else ''}it goes on with:  {resume_command(folder, run.recipe.task)}"
+        return "run the same command again to resume"
+    return f"resume {'under the same launcher ' if ranks > 1 else ''}with:  {resume_command(folder, run.recipe.task)}"
 
 
 def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTraining | None:
@@ -112,11 +112,11 @@ def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTrainin
     if standing.step < due.last_step:
         return None
     if standing.step >= plan.total_steps:
-        return _without_target(run, f"{standing.step:,} of {plan.total_steps:,} steps done")
+        return _without_target(run, f"{standing.step:,} of {plan.total_steps:,} steps completed")
     facts = [
-        f"{due.why_last or 'as --max-steps asks,'} at step {standing.step:,} of {plan.total_steps:,}",
+        f"{due.why_last or '--max-steps reached'} at step {standing.step:,} of {plan.total_steps:,}",
         format_schedule_progress(run.recipe, plan, standing.step),
-        f"the target {format_targets(targets)} belongs to the whole run" if targets else "",
+        f"the target {format_targets(targets)} applies to the complete schedule" if targets else "",
     ]
     return StopTraining("stopped_early", "; ".join(fact for fact in facts if fact))
 

@@ -98,7 +98,7 @@ def find_weights_file(name: str, *, pickles: bool = False) -> Path:
         kept = [resolve_link(path / "checkpoints" / which) for which in (BEST, LAST)]
         path = next((folder for folder in kept if (folder / INDEX).is_file()), None)
         if path is None:
-            raise CheckpointError(f"--weights {name}: this run has no checkpoint yet.")
+            raise CheckpointError(f"--weights {name}: the run has no checkpoint yet. Choose another run or a weight file.")
     if not (path / INDEX).is_file():
         check_file(path)
         detect_format(path, pickles=pickles)
@@ -142,7 +142,7 @@ def choose_weights(
     if saved.facts is not None:  # it was begun and has no checkpoint; of a new run `validate` has checked it
         check_weights_named(request)
     if request.controls.weights == NONE:
-        reporter.line(f"--weights {NONE}: training starts from random values")
+        reporter.line(f"--weights {NONE}: training starts from random weights")
     return request, load_initial_weights(get_initial_weights(request.controls), world, reporter)
 
 
@@ -166,8 +166,8 @@ def load_first_weights(
             _fit_head(model, task, run, world, reporter)
     elif start.snapshot is None and not run.controls.synthetic and (frozen := is_untrained(model)):
         reporter.warning(
-            f"{frozen} do not train and keep random values: nothing is learned there. Name --weights, or let all parts train "
-            "(--model.freeze-stages 0)"
+            f"warning: {frozen} are frozen with random values and do not learn. Set --weights, or train all layers with "
+            "--model.freeze-stages 0."
         )
     if world.world > 1 and start.snapshot is not None:
         world.assert_equal(checkpoint_fingerprint(start.snapshot, start.checkpoint), "weights")
@@ -181,7 +181,7 @@ def _fit_head(model: nn.Module, task: Task, run: RunSpec, world: DistContext, re
         return
     from paceline.models.resnet.task import fit_linear_probe  # detectors do without a classifier's code
 
-    reporter.doing("fitting the last layer to the training photos")
+    reporter.doing("fitting the last layer to the training images")
     if world.is_main:
         reporter.line(fit_linear_probe(task.data, model))  # type: ignore[arg-type]  # only classifiers have the field
     world.broadcast_(model.state_dict().values())
@@ -196,9 +196,7 @@ def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None
     """
     published = is_published(name)
     if published and not cached_weights(name).is_file():
-        reporter.line(
-            f"--weights {name}: not in this machine's cache; whether they fit is seen when train has brought them"
-        )
+        reporter.line(f"--weights {name}: not in the cache. `train` downloads the file and then checks that it fits.")
         return
     file = find_weights_file(str(cached_weights(name)) if published else name)
     refuse_synthetic_weights(file, name)
@@ -221,6 +219,4 @@ def refuse_synthetic_weights(file: Path, name: str) -> None:
     is_checkpoint = all((folder / part).is_file() for part in (INDEX, STATE))
     synthetic = is_checkpoint and read_facts(folder, read_index(folder)).get("data_hash") == HASH
     if synthetic or (has_card(file) and read_card(file)["controls"]["synthetic"]):
-        raise CheckpointError(
-            f"--weights {name}: trained on synthetic batches, which teach nothing. Name a checkpoint of a run on data."
-        )
+        raise CheckpointError(f"--weights {name}: the run was trained on synthetic batches. Choose a run with real data.")

@@ -45,15 +45,15 @@ class InputRate:
 
     def format_line(self) -> str:
         """A line for the plan, and for the note that the step waits."""
-        made = f"one core makes {self.one_core:,.0f} images/s, {self.cores} make {self.one_core * self.cores:,.0f}"
-        return f"{made}; the step takes up to {self.step:,.0f} (published)" if self.step else made
+        made = f"{self.one_core:,.0f} images/s on one core, {self.one_core * self.cores:,.0f} on {self.cores}"
+        return f"{made}; the step needs up to {self.step:,.0f} images/s (published)" if self.step else made
 
     @staticmethod
     def remedy(recipe: Recipe) -> str:
         """What helps where cores are short."""
         pack = "paceline data pack DIR --format recordio --resize-shorter-side 352 --output-dir SMALLER"
-        smaller = f"More cores help, or smaller photos: {pack}"
-        return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
+        smaller = f"Use more cores, or smaller images:  {pack}"
+        return f"Set --input.decoder auto to decode on the GPU. {smaller}" if _fits_a_device(recipe) else smaller
 
 
 def measure_input_rate(task: Task, rank_info: InputRank, world: int) -> InputRate | None:

@@ -45,8 +45,8 @@ def resolve_pixel_stats(
     if recipe == before:
         return recipe
     reporter.line(
-        f"pixels as {whose}'s weights want them: mean {format_value(recipe.input.mean)}, deviation {format_value(recipe.input.std)} "
-        "(--input.mean, --input.std set others)"
+        f"normalization for the weights of {whose}: mean {format_value(recipe.input.mean)}, std {format_value(recipe.input.std)} "
+        "(change with --input.mean and --input.std)"
     )
     return recipe
 

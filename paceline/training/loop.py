@@ -32,7 +32,7 @@ from paceline.training.nan_debug import explain_non_finite
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
-STOPPED_INSIDE = "stopped inside an evaluation"
+STOPPED_INSIDE = "stopped during an evaluation"
 
 
 def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
@@ -65,7 +65,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
                 task.data.train_loader(run.plan, run.system, rank_info, first=state.step, one_batch=one)
             )
             if why := getattr(loader, "why_threads", ""):
-                recorder.warning(f"note: images are read by threads, which is slower than worker processes: {why}")
+                recorder.warning(f"note: threads read the images, which is slower than worker processes: {why}")
             tracer = open_things.enter_context(Tracer(run.controls.profile, context.folder, main=world.is_main))
             if pending:
                 evaluate()
@@ -202,7 +202,7 @@ def begin_evaluation(
         recorder.training_goes_on()
         recorder.doing("")
     else:
-        recorder.doing("waiting for the evaluation" if validator.roles.evaluators else "scoring")
+        recorder.doing("waiting for the evaluation" if validator.roles.evaluators else "computing metrics")
         take()
 
 
@@ -270,7 +270,7 @@ def finish(context: TrainContext, ended: StopTraining) -> TrainResult:
         try:
             (folder / STOP_FILE).unlink(missing_ok=True)  # else the resumed run would stop again
         except OSError as problem:
-            reason += f" (remove {STOP_FILE} first: {problem.strerror})"
+            reason += f" (remove {STOP_FILE} before you resume: {problem.strerror})"
         reason += f"; {how_to_resume(run, folder, world.world)}"
     step = context.state.step if ended.step is None else ended.step
     over = world.is_main and ended.status not in ("interrupted", "failed")

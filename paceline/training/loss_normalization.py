@@ -44,9 +44,8 @@ def configure_loss_groups(model: nn.Module, plan: BatchPlan) -> None:
     """Set how many loss groups a model's forwards hold. Raises RecipeError for a model without loss groups."""
     if not isinstance(model, LossGroupModel):
         raise RecipeError(
-            f"{type(model).__name__}: the recipe's model has a field loss_normalizer_images, but this network has no "
-            "terms, loss_groups and "
-            "count (paceline/training/loss_normalization.py says what they are). Rename the field, or add them."
+            f"{type(model).__name__}: the recipe's model has the field loss_normalizer_images, but the network does not define "
+            "`terms`, `loss_groups`, and `count` (see paceline/training/loss_normalization.py). Rename the field, or define them."
         )
     model.loss_groups = plan.loss_groups
 

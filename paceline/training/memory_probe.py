@@ -76,8 +76,8 @@ def find_fitting_run(run: RunSpec, task: Task, state: State, roles: RankRoles, r
             roles.everyone.barrier()
             raise AssertionError("a rank that is short of memory ends all of them")
         reporter.line(
-            f"not enough memory for forwards of {format_count(run.plan.micro_batch_size, 'image')}: "
-            f"{smaller.micro_batch_size} at a time, in {smaller.forwards} forwards a step (the result is the same)"
+            f"not enough memory for micro-batches of {format_count(run.plan.micro_batch_size, 'image')}; using "
+            f"{format_count(smaller.micro_batch_size, 'image')} in {smaller.forwards} forward passes per step (same result)"
         )
         # Written down so, a resumed run begins with this cut.
         system = replace(run.system, micro_batch_size=smaller.micro_batch_size)
@@ -220,11 +220,11 @@ def warm_up(
         set_recompile_limit(len(shapes))
     steps = [partial(task.data.warm_up_step, run.plan, device, shape) for shape in shapes]
     for number, made_up in enumerate(steps, start=1):
-        recorder.doing(f"warming up {number} of {len(shapes)} shapes")
+        recorder.doing(f"warming up shape {number} of {len(shapes)}")
         step_once.warm_up(made_up())
     # A captured step keeps its memory, so none is captured before all are warmed up.
     for number, made_up in enumerate(steps if run.system.cuda_graph == "on" else (), start=1):
-        recorder.doing(f"capturing {number} of {len(shapes)} shapes")
+        recorder.doing(f"capturing shape {number} of {len(shapes)}")
         step_once.prepare(made_up())
     synchronize(device)
     event = WarmUpEvent(

@@ -58,8 +58,8 @@ def explain_non_finite(
         written()
         begins = find_first_non_finite(run, task, folder, rank_info, step)
     return (
-        f"the {what} of step {step + 1:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
-        "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
+        f"the {what} of step {step + 1:,} is not finite. The {len(files)} images of the step are listed in {bundle.name}. {begins} "
+        "Common causes: the learning rate is too high for the batch size, the warm-up is too short, or fp16 has no dynamic loss scale."
     )
 
 
@@ -69,10 +69,10 @@ def find_first_non_finite(run: RunSpec, task: Task, folder: Path, rank_info: Inp
         model, weights = _weights_before(run, task, folder, rank_info.device, step)
         result = _first_module(run, task, model, rank_info, step)
     except (PacelineError, OSError, RuntimeError) as problem:
-        return f"Which module it begins in could not be found ({str(problem).splitlines()[0]})."
+        return f"The first affected module is unknown ({str(problem).splitlines()[0]})."
     if result:
-        return f"With {weights}, {result} is the first module whose output is not finite."
-    return f"With {weights} all of that step is finite: the weights have diverged since."
+        return f"With {weights}, the first module with a non-finite output is {result}."
+    return f"With {weights}, all values of this step are finite, so the weights diverged later."
 
 
 def first_non_finite_name(model: nn.Module, batch: Batch) -> str:
@@ -116,7 +116,7 @@ def _weights_before(run: RunSpec, task: Task, folder: Path, device: torch.device
         return model, f"the weights of {name}"
     if run.controls.weights not in ("", "none"):
         task.load_weights(model, find_weights_file(run.controls.weights))
-    return model, "the run's first weights"
+    return model, "the initial weights"
 
 
 def _first_module(run: RunSpec, task: Task, model: nn.Module, rank_info: InputRank, step: int) -> str:

@@ -53,9 +53,7 @@ def open_task(
     if controls.synthetic:
         from paceline.models.dummy_data import make_synthetic_task
 
-        reporter.line(
-            "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"
-        )
+        reporter.line("synthetic batches: no data is read and no metric is computed. Only the speed is meaningful.")
         return make_synthetic_task(workload, recipe, limit_train=controls.max_train_images)
     from paceline.data.transforms.decode import require_decoder
 
@@ -75,11 +73,11 @@ def open_task(
     data = task.data
     if controls.num_folds:
         reporter.line(
-            f"{format_fold(task.facts['fold'])}: {data.train_images:,} training images are learned and {data.val_images:,} "
-            "others of them evaluated; the validation split is not read"
+            f"{format_fold(task.facts['fold'])}: training on {data.train_images:,} images and evaluating on the other "
+            f"{data.val_images:,} training images; the validation split is not used"
         )
     if controls.val_subset:
-        reporter.line(f"{format_half(controls.val_subset)}: {data.val_images:,} of the validation images are evaluated")
+        reporter.line(f"{format_half(controls.val_subset)}: evaluating on {data.val_images:,} validation images")
     for text in task.facts.get("warnings", ()):
         reporter.warning(f"warning: {text}")
     if not scored and (weights := task.facts.get("class_weights")):
@@ -101,8 +99,8 @@ def _check_sampler(task: Task, reporter: Reporter) -> None:
         return
     if "draws" not in task.facts:
         raise RecipeError(
-            f"--sampler {sampler}: this workload's own task draws each photo once an epoch. Leave it at shuffle, or give "
-            "the data module's shapes the order of DataModule.sampled."
+            f"--sampler {sampler}: the custom task samples each image once per epoch. Set --sampler shuffle, or give the shapes "
+            "of the data module the order of DataModule.sampled."
         )
     reporter.line(f"sampler {sampler}: {task.facts['draws']}")
 
@@ -123,7 +121,7 @@ def render_built_in(kind: Kind, reporter: Reporter) -> Path:
 
     def announce(done: int, total: int) -> None:
         if not started:
-            reporter.line(f"rendering the built-in shapes ({total:,} pictures, once) into the cache")
+            reporter.line(f"rendering the built-in dataset ({total:,} images) into the cache, once")
             started.append(done)
 
     return shapes_folder("classes" if kind == "class-folder" else "boxes", progress=announce)

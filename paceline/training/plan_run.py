@@ -85,7 +85,7 @@ def with_forms(
     )
     chosen, reason = json.loads(broadcast_from_main(world, json.dumps(result), "forms"))
     if reason:
-        reporter.line(f"forms of the step: {reason}")
+        reporter.line(f"implementation of the step: {reason}")
     system = replace(run.system, **chosen)
     choose_kernels(system)
     return replace(run, system=system), reason or (saved.facts.forms if saved.facts is not None else None)
@@ -148,7 +148,7 @@ def fit(
     if saved.facts is not None:
         facts = dict(saved.facts.fitted)
         if type(facts.get("steps")) is not int or facts["steps"] < 1:
-            raise CheckpointError(f"run.json: fitted.steps is {str(facts.get('steps'))[:60]}, which no run has had.")
+            raise CheckpointError(f"run.json: fitted.steps must be an integer above 0, got {str(facts.get('steps'))[:60]}.")
     elif not controls.max_steps:
         reporter.doing("measuring the speed")
         pace = measure()
@@ -166,12 +166,12 @@ def fit(
             facts["steps"] = min(result, plan.total_steps)
         facts["steps"] = int(broadcast_from_main(world, str(facts["steps"]), "fit-schedule"))
     steps = facts["steps"]
-    short = f"{steps:,} of the recipe's {plan.total_steps:,} steps"
+    short = f"{steps:,} steps instead of the {plan.total_steps:,} of the recipe"
     if steps == plan.total_steps:
-        short = f"the recipe's own {steps:,} steps"
+        short = f"{steps:,} steps, as in the recipe"
     if all(isinstance(facts.get(name), float) for name in ("step_seconds", "eval_seconds")):
-        short += f" (a step takes {facts['step_seconds']:.2g} s, an evaluation {facts['eval_seconds']:.2g} s)"
-    reporter.line(f"schedule fitted to {requested}: {short}")
+        short += f" (step: {facts['step_seconds']:.2g} s, evaluation: {facts['eval_seconds']:.2g} s)"
+    reporter.line(f"schedule scaled to {requested}: {short}")
     return fit_schedule(run.recipe, plan, steps), facts
 
 
@@ -179,9 +179,7 @@ def refuse_profile(requested: str, plan: BatchPlan) -> None:
     """Raises RecipeError for a --profile of steps that the run does not have."""
     steps, _ = parse_profile_steps(requested)
     if steps.start >= plan.stop_after:
-        raise RecipeError(
-            f"--profile {requested}: the run ends with step {plan.stop_after:,}. Set FIRST of FIRST:END to a smaller number."
-        )
+        raise RecipeError(f"--profile {requested}: FIRST must be less than {plan.stop_after:,}, the last step of the run.")
 
 
 def with_provenance(
@@ -206,6 +204,6 @@ def report_short_average(run: RunSpec, step: int, reporter: Reporter) -> None:
     share, recipe = ema_initial_share(run.recipe, run.plan), run.recipe
     if share > MAX_FIRST_WEIGHTS:
         reporter.line(
-            f"the average of the weights (--ema-decay {recipe.ema_decay:g}) would still be {100 * share:.0f} % first weights after "
-            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) after t steps"
+            f"--ema-decay {recipe.ema_decay:g}: the initial weights would still be {100 * share:.0f}% of the average after "
+            f"{run.plan.stop_after:,} steps. The decay is therefore warmed up: at most (1 + t) / (10 + t) after t steps."
         )

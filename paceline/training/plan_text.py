@@ -43,26 +43,26 @@ def describe(
     peak = max(lr_at(recipe, plan, step) for step in ends)
     highest = [] if f"{peak:.3g}" == f"{optim.lr:.3g}" else [f"highest lr {peak:.6g}"]
     warm_up = [f"warm-up {plan.warmup_steps:,.6g} steps"] if plan.warmup_steps else []
-    target = " and ".join(f"{metric} {value:g}" for metric, value in recipe.target) or "none: to the end"
+    target = " and ".join(f"{metric} {value:g}" for metric, value in recipe.target) or "no target"
     after = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
-    cut = f"{plan.micro_batch_size} images a forward x {format_count(plan.forwards, 'forward')}"
+    cut = f"{plan.micro_batch_size} per micro-batch x {format_count(plan.forwards, 'micro-batch')}"
     return [
         ("recipe", [name, _about(recipe), *_trunk(recipe), f"seed {recipe.seed}"]),
         *([] if weights is None else _weights(recipe, weights)),
-        ("batch", [format_count(plan.global_batch_size, "image"), f"{cut} = {plan.images_per_rank} a rank"]),
+        ("batch", [format_count(plan.global_batch_size, "image"), f"{cut} = {plan.images_per_rank} per rank"]),
         ("length", [length, format_count(plan.total_steps, "step") + "".join(f", {stop}" for stop in stops),
-                    f"{plan.steps_per_epoch:,.6g} steps an epoch of {format_count(plan.train_images, 'training image')}"]),
-        ("rate", [f"{optim.name}, lr {optim.lr:g}", recipe.schedule.name, *warm_up, *highest]),
-        *([("size", [size])] if (size := _size(recipe.input)) else []),
-        ("target", [target, f"{format_count(plan.val_images, 'image')} evaluated {format_count(len(plan.eval_steps), 'time')}",
+                    f"{plan.steps_per_epoch:,.6g} steps per epoch of {format_count(plan.train_images, 'training image')}"]),
+        ("schedule", [f"{optim.name}, lr {optim.lr:g}", recipe.schedule.name, *warm_up, *highest]),
+        *([("image size", [size])] if (size := _size(recipe.input)) else []),
+        ("target", [target, f"{format_count(len(plan.eval_steps), 'evaluation')} on {format_count(plan.val_images, 'image')}",
                     f"after step{'s'[: len(plan.eval_steps) != 1]} {after}"]),
-        ("plan", [f"{format_count(plan.world, 'rank')} on {format_count(plan.nodes, 'node')}{_evaluating(plan)}",
+        ("ranks", [f"{format_count(plan.world, 'rank')} on {format_count(plan.nodes, 'node')}{_evaluating(plan)}",
                   *_batch_norms(recipe, plan, memory), *_losses(plan)]),
         ("system", [system_name,
-            f"{system.device_name or system.device} x {system.ranks_per_node} a node, {system.memory_gib:g} GiB each",
+            f"{system.ranks_per_node} x {system.device_name or system.device} per node, {system.memory_gib:g} GiB each",
                     system.precision, *_switches(system)]),
         *(("", [fact]) for fact in (*format_torch(system), *_published(name, recipe.task, system_name, system))),
-        ("memory", [f"about {memory.total(plan.micro_batch_size) / GIB:.2f} GiB a rank",
+        ("memory", [f"about {memory.total(plan.micro_batch_size) / GIB:.2f} GiB per rank",
                     f"{memory.fixed / GIB:.2f} GiB for {memory.parameters / 1e6:.2f} M parameters + {plan.micro_batch_size} images "
                     f"x {memory.per_image / 2**20:.1f} MiB"]),
     ]  # fmt: skip
@@ -83,7 +83,7 @@ def report_plan(run: RunSpec, memory: MemoryEstimate, feeding: InputRate | None,
 def _about(recipe: Recipe) -> str:
     """What is trained, in a line."""
     boxes_alone = recipe.task == "maskrcnn" and not recipe.model.masks
-    return "Faster R-CNN: objects by their boxes" if boxes_alone else get_workload(recipe.task).about
+    return "Faster R-CNN: object detection" if boxes_alone else get_workload(recipe.task).about
 
 
 def _trunk(recipe: Recipe) -> list[str]:
@@ -106,14 +106,14 @@ def _weights(recipe: Recipe, named: str) -> list[Row]:
     """The row about first weights; none for a recipe that starts from random values."""
     if named:
         known = PUBLISHED.get(named)
-        about = "random values" if named == NONE else known.about if known else ""
+        about = "random weights" if named == NONE else known.about if known else ""
         return [("weights", [f"{named}{f': {about}' if about else ''}"])]
     if not recipe.pretrained:
         return []
     fit = pretrained_for(recipe)
     about = f" ({PUBLISHED[fit].about})" if fit in PUBLISHED else ""
-    other = "" if fit == recipe.pretrained else f"; {recipe.pretrained}, the recipe's own, are of another trunk"
-    return [("weights", [f"none are named; train wants --weights {fit}{about}{other}"])]
+    other = "" if fit == recipe.pretrained else f"; {recipe.pretrained} from the recipe does not fit this backbone"
+    return [("weights", [f"--weights is not set; training requires --weights {fit}{about}{other}"])]
 
 
 def format_torch(system: System) -> list[str]:
@@ -127,14 +127,14 @@ def _published(name: str, task: str, system_name: str, system: System) -> list[s
     facts = published_settings(name, system_name, system)
     return ([facts] if facts else []) + [
         f"published: {result.epochs:g} epochs in {result.minutes:g} min on {format_count(result.nodes, 'node')}, "
-        f"{result.rate:,.4g} images/s an accelerator ({result.source})"
+        f"{result.rate:,.4g} images/s per accelerator ({result.source})"
         for result in published_results(task, system_name, name)
     ]
 
 
 def _evaluating(plan: BatchPlan) -> str:
     """The words about ranks that do not train."""
-    return f", with {plan.eval_ranks:,} more that only evaluate{'s'[: plan.eval_ranks == 1]}" if plan.eval_ranks else ""
+    return f", and {format_count(plan.eval_ranks, 'rank')} only for evaluation" if plan.eval_ranks else ""
 
 
 def _batch_norms(recipe: Recipe, plan: BatchPlan, memory: MemoryEstimate) -> list[str]:
@@ -144,10 +144,10 @@ def _batch_norms(recipe: Recipe, plan: BatchPlan, memory: MemoryEstimate) -> lis
     span = (
         ""
         if plan.bn_batch_size == recipe.bn_batch_size
-        else f" (recipe: {recipe.bn_batch_size}, capped at the global batch)"
+        else f" (recipe: {recipe.bn_batch_size}, limited by the global batch)"
     )
-    joined = f"joined over {plan.bn_join} ranks" if plan.bn_join > 1 else "whole forward"
-    shared = "split into groups" if plan.bn_groups > 1 else joined
+    joined = f"across {plan.bn_join} ranks" if plan.bn_join > 1 else "one micro-batch"
+    shared = "micro-batch split into groups" if plan.bn_groups > 1 else joined
     return [f"BatchNorm over {format_count(plan.bn_batch_size, 'image')}{span}: {shared}"]
 
 
@@ -156,14 +156,14 @@ def _losses(plan: BatchPlan) -> list[str]:
     if not plan.loss_normalizer_images:
         return []
     where = (
-        f"the whole batch, counts added over {format_count(plan.loss_join, 'rank')}"
+        f"the whole batch, counts summed over {format_count(plan.loss_join, 'rank')}"
         if plan.loss_join > 1
-        else f"{format_count(plan.loss_groups, 'group')} a forward"
+        else f"{format_count(plan.loss_groups, 'group')} per micro-batch"
         if plan.loss_forwards == 1
-        else f"{plan.loss_forwards} forwards a group"
+        else f"{plan.loss_forwards} micro-batches per group"
     )
-    price = "" if plan.loss_forwards == 1 else "; counting first costs each forward once more, without its backward"
-    return [f"losses over {format_count(plan.loss_normalizer_images, 'image')}: {where}{price}"]
+    price = "" if plan.loss_forwards == 1 else "; counting requires one more forward pass per micro-batch"
+    return [f"losses normalized over {format_count(plan.loss_normalizer_images, 'image')}: {where}{price}"]
 
 
 def _switches(system: System) -> list[str]:

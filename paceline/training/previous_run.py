@@ -58,15 +58,15 @@ def load_previous_run(
         raise CheckpointError(f"{is_another(path, saved, name)} {how_to_extend(path, task)}")
     if controls.synthetic != bool(saved.controls.get("synthetic")):
         on = "data" if controls.synthetic else "synthetic batches"
-        raise CheckpointError(f"{path} was trained on {on}; choose another --output-dir.")
+        raise CheckpointError(f"{path}: the run was trained on {on}. Choose another --output-dir.")
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
     ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
     requested, had = restore_fitted_schedule(controls), saved.fitted.get("asked", "")
     if requested != had and (requested or not repeats):
-        to = [f"fitted to {length}" if length else "not fitted" for length in (had, requested)]
+        to = [f"scaled to {length}" if length else "not scaled" for length in (had, requested)]
         raise CheckpointError(
-            f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. "
+            f"{path}: the schedule of this run is {to[0]}, but the schedule of this command is {to[1]}. "
             f"{how_to_extend(path, task)}{_longer(saved, ended) if ended else ''}"
         )
     if not ended:
@@ -79,14 +79,12 @@ def load_previous_run(
     try:
         ways = _format_extend_options(end, get_metrics(scored[-1]) if scored else {}, saved, recipe, controls, explicit)
     except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
-        raise PacelineError(
-            f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --output-dir."
-        ) from None
+        raise PacelineError(f"{path}: run.json is not valid ({problem!r}). Choose another --output-dir.") from None
     if ways:
         raise FinishedError(
-            f"--output-dir {controls.output_dir or path}: this run is finished ({end['status'].replace('_', ' ')}: "
+            f"--output-dir {controls.output_dir or path}: the run is finished ({end['status'].replace('_', ' ')}: "
             f"{end.get('reason', '')}).\n"
-            f"It goes on with {', and '.join(ways)}. Or start a new run: another --output-dir, or none.",
+            f"To continue it, add {', or '.join(ways)}. To start a new run, use another --output-dir, or none.",
             path,
         )
     return saved, end["status"]
@@ -101,12 +99,12 @@ def restore_fitted_schedule(controls: RunOptions) -> str:
 
 def is_another(path: Path, saved: RunRecord, name: str) -> str:
     """The message that the run in `path` is none of the recipe `name`."""
-    return f"{path} is a {saved.recipe.get('task')} run (recipe {saved.name}), not {name}."
+    return f"{path}: this is a {saved.recipe.get('task')} run (recipe {saved.name}), not {name}."
 
 
 def how_to_extend(path: Path, task: str) -> str:
     """The message with the command that resumes the run in `path`; task: its recipe's."""
-    return f"To go on with it:\n  {resume_command(path, task)}"
+    return f"To resume it:\n  {resume_command(path, task)}"
 
 
 def _longer(saved: RunRecord, ended: str) -> str:
@@ -130,30 +128,30 @@ def _format_extend_options(
     # Without the flag the run's own counts: the recipe's may have been left out for data that it was not set for.
     targets = recipe.target if "target" in explicit else saved.recipe["target"]
     if meets_targets(targets, metrics):
-        ways.append(f"another --target than {format_targets(targets)} (or the flag alone: none)")
+        ways.append(f"--target with another value than {format_targets(targets)} (without a value: no target)")
     length = count_recipe_steps(asdict(recipe), saved.plan)
     requested = min(length, controls.max_steps or length)
     if controls.rescale_schedule:  # its length is the number of steps that was found when it began
         length = requested = int(saved.plan["total_steps"])
     if end["step"] >= requested:
         if end["step"] < length:  # it may stand further than this command asks
-            ways.append(f"--max-steps above {end['step']:,} (or without: {length:,})")
+            ways.append(f"--max-steps above {end['step']:,} (or remove it: {length:,})")
         elif controls.rescale_schedule:
-            ways.append("`paceline train RUN/run.json --output-dir RUN` and more --epochs or --max-images")
+            ways.append("a higher --epochs or --max-images to `paceline train RUN/run.json --output-dir RUN`")
         else:
             flag = "epochs" if recipe.epochs else "max_images"
             most = max(getattr(recipe, flag), saved.recipe[flag])
             ways.append(f"--{flag.replace('_', '-')} above {most:g}")
             if requested < length:
-                ways.append(f"--max-steps above {end['step']:,} (or without)")
+                ways.append(f"--max-steps above {end['step']:,} (or remove it)")
     budget = 0.0 if controls.rescale_schedule and not controls.max_steps else parse_time_budget(controls.max_time)
     if 0 < budget <= end["seconds"]:
         ways.append(
-            f"--max-time above {controls.max_time} (or without; {format_duration(end['seconds'])} of the run are used, all its "
-            "processes together)"
+            f"--max-time above {controls.max_time} (or remove it; all processes of the run have used "
+            f"{format_duration(end['seconds'])})"
         )
     if 0 < controls.patience <= end.get("evaluations_since_best", 0):
-        ways.append(f"--patience above {controls.patience} (or without)")
+        ways.append(f"--patience above {controls.patience} (or remove it)")
     return ways
 
 
@@ -210,7 +208,9 @@ class SavedRun:
         """The resumed run's compute threads; 0 where that is not known. Raises PacelineError for an impossible number."""
         threads = 0 if self.facts is None else self.facts.threads.get("intra_op", 0)
         if type(threads) is not int or not 0 <= threads <= MAX_THREADS:
-            raise PacelineError(f"{self.path}: run.json: threads.intra_op is {str(threads)[:60]}, which no run has had.")
+            raise PacelineError(
+                f"{self.path}: run.json: threads.intra_op must be 0..{MAX_THREADS}, got {str(threads)[:60]}."
+            )
         return threads
 
     def weights(self) -> str:
@@ -223,11 +223,11 @@ class SavedRun:
         before, cores = self.threads(), count_cpus()
         count = f"{threads} thread{'s'[: threads > 1]}"
         if before and threads != before:
-            reporter.warning(f"computes with {count}, {before} before: sums round differently from here on")
+            reporter.warning(f"warning: computing with {count} instead of {before}. Sums now round differently.")
         elif before > cores:
             reporter.warning(
-                f"computes with {count}, as before, on {cores} core{'s'[: cores > 1]}: the same bits, and slower "
-                f"(--system.intra-op-threads {cores} would change them)"
+                f"warning: computing with {count} on {cores} core{'s'[: cores > 1]}, as before. The results stay identical, "
+                f"but the run is slower. --system.intra-op-threads {cores} is faster and changes the results."
             )
 
     def submission(self, requested: Submission, reporter: Reporter) -> Submission:
@@ -242,6 +242,6 @@ class SavedRun:
             flags = ", ".join(f"--mlperf.{name.replace('_', '-')}" for name in new)
             kept = ", ".join(f"{name.replace('_', ' ')} {getattr(own, name) or 'not given'}" for name in new)
             reporter.warning(
-                f"{flags}: not taken, the log of this run was begun with {kept}; another needs a new run (--output-dir)"
+                f"warning: {flags}: ignored, because the log of this run was started with {kept}. Start a new run to change it."
             )
         return own

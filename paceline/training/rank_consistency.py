@@ -112,7 +112,7 @@ def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
         file = Path(recipe.task.rpartition(":")[0]).expanduser().resolve()
         result["SHA-256 of the workload's file"] = file_sha256(file)
         for name, helper in find_imported_files(file).items():
-            result[f"SHA-256 of {name}, which the workload's file imports,"] = file_sha256(helper)
+            result[f"SHA-256 of {name} (imported by the workload's file)"] = file_sha256(helper)
     return result
 
 

@@ -116,8 +116,8 @@ def check_recipe(recipe: Recipe) -> WorkloadSpec:
     for part, explicit, wanted in (("model", recipe.model, workload.model), ("input", recipe.input, workload.input)):
         if not isinstance(explicit, type(wanted)):
             raise RecipeError(
-                f"--task {recipe.task}: its {part} is a {type(wanted).__name__}, this recipe's a {type(explicit).__name__}. "
-                "Choose a recipe of that workload: paceline list recipes"
+                f"--task {recipe.task}: expected {part} of type {type(wanted).__name__}, got {type(explicit).__name__}. "
+                "Choose a recipe of this task:  paceline list recipes"
             )
     workload.network.check(recipe)
     if (backbone := getattr(recipe.model, "backbone", "")).startswith("timm/"):
@@ -131,7 +131,7 @@ def resolve_data_folder(data: str, workload: WorkloadSpec, *, scored: bool = Fal
     if not root.is_dir():
         if first := prepare_first(data, scored=scored):
             raise PacelineError(f"--data {data}: {first}")
-        raise PacelineError(f"--data {data}: there is no such folder. Name one that holds {workload.layout}.")
+        raise PacelineError(f"--data {data}: folder not found. Pass a folder that contains {workload.layout}.")
     return root
 
 
@@ -152,7 +152,7 @@ def check_metrics(recipe: Recipe) -> None:
     metrics = [name for name in workload.reporting.metrics if name in known]
     for name, _ in recipe.target:
         if name not in metrics:
-            raise RecipeError(f"--target {name}: there is no such metric. Known: {', '.join(metrics)}.")
+            raise RecipeError(f"--target {name}: metric not found. Choose one of {', '.join(metrics)}.")
 
 
 def keeps_default_target(controls: RunOptions, explicit: Collection[str], *, repeats: bool) -> bool:
@@ -165,8 +165,8 @@ def check_profile(requested: str, system: System) -> None:
     steps, nvtx = parse_profile_steps(requested)
     if nvtx and system.device != "cuda":
         raise RecipeError(
-            f"--profile {requested}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.device}. "
-            f"--profile {steps.start}:{steps.stop} writes a trace."
+            f"--profile {requested}: NVTX ranges require a CUDA device, and this run uses {system.device}. "
+            f"To write a trace, set --profile {steps.start}:{steps.stop}."
         )
 
 
@@ -174,13 +174,11 @@ def refuse_inexact(system: System, exact: bool) -> None:
     """Raise RecipeError for --deterministic with gradients that are rounded before they are summed over ranks, or with TF32."""
     if exact and system.precision == "tf32":
         raise RecipeError(
-            "--deterministic: --system.precision tf32 rounds the inputs of float32 convolutions, so no other device gives the same "
-            "result. Use --system.precision fp32."
+            "--deterministic: not supported with --system.precision tf32, which rounds the inputs of float32 convolutions "
+            "differently per device. Set --system.precision fp32."
         )
     if exact and system.grad_compression != "none":
         raise RecipeError(
-            f"--deterministic: --system.grad-compression {system.grad_compression} rounds gradients on their way, so another "
-            "number of "
-            f"ranks would give "
-            "another result. Leave one of the two away."
+            f"--deterministic: not supported with --system.grad-compression {system.grad_compression}, because the rounded "
+            "gradients depend on the number of ranks. Remove one of the two flags."
         )

@@ -63,7 +63,7 @@ def resolve_with_data(
             *(task, request.recipe, controls, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter
         )
         if request.command:
-            reporter.line(f"the same without --auto-config:  {command_without(request.command, result.facts)}")
+            reporter.line(f"the same settings without --auto-config:  {command_without(request.command, result.facts)}")
         controls, auto = result.controls, result.facts
         task = reopen_task(task, result.recipe, controls)
     feeding = measure_input_rate(task, rank_info, roles.trainers)
@@ -75,7 +75,7 @@ def resolve_with_data(
     check_metrics(recipe)
     roles.everyone.assert_equal(data_fingerprint(task), "data")
     if part_of := task.facts.get("part_of"):
-        reporter.line(f"the data are a part of {part_of}")
+        reporter.line(f"the dataset is a subset of {part_of}")
     return replace(request, recipe=recipe, controls=controls), task, auto, feeding
 
 
@@ -91,13 +91,12 @@ def resolve_system(recipe: Recipe, system: System, exact: bool, reporter: Report
         own = network.exact_in_triton(recipe)
         if not (own and system.device == "cuda" and system.kernels != "torch"):
             raise RecipeError(
-                f"--deterministic: {recipe.task} has no deterministic form on an accelerator: {network.no_exact}. Leave "
-                f"--deterministic away, "
-                f"or train with {'--system.kernels triton (CUDA), or with ' * own}--system cpu."
+                f"--deterministic: {recipe.task} has no deterministic implementation on an accelerator: {network.no_exact}. Remove "
+                f"--deterministic, or add {'--system.kernels triton (CUDA) or ' * own}--system cpu."
             )
     if system.compile != "on" or not network.no_compile:
         return system
-    reporter.line(f"compile off: {recipe.task}: {network.no_compile}")
+    reporter.line(f"compile is turned off for {recipe.task}: {network.no_compile}")
     return replace(system, compile="off")
 
 
@@ -116,7 +115,7 @@ def resolve_targets(
     if not recipe.target or task.data.is_target_data or keeps_default_target(controls, explicit, repeats=repeats):
         return recipe
     reporter.warning(
-        f"the target {format_targets(recipe.target)} {'was' if len(recipe.target) == 1 else 'were'} set for "
-        f"{recipe.target_data}; on this data the run goes to its end (set one with --target)"
+        f"warning: ignoring the target {format_targets(recipe.target)}, which is defined for {recipe.target_data}. Training runs to "
+        "the end of the schedule. To set a target for this dataset, use --target."
     )
     return replace(recipe, target=())

@@ -70,7 +70,7 @@ def find_resume_point(
     result = None if was.facts is None else find_newest_valid(was.path / "checkpoints", reporter, check_snapshot)
     if result is None:
         if was.facts is not None:
-            reporter.warning(f"{was.path} has no checkpoint yet: starting over")
+            reporter.warning(f"warning: {was.path} has no checkpoint yet. Training starts at step 0.")
         return ResumePoint(EvalHistory(headline))
     folder, snapshot = result
     journal = None
@@ -94,19 +94,19 @@ def check_start(was: SavedRun, start: ResumePoint, run: RunSpec, explicit: Colle
     _check_recipe(was, facts, run.name, run.recipe, explicit)
     if any(facts[name] != wanted[name] for name in ("data_hash", "train_images")):
         raise CheckpointError(
-            f"{was.path} was begun on other training images ({facts['train_images']:,} there{_fold(was.facts.data)}, "
-            f"{wanted['train_images']:,} now{_fold(data)}, from {data['root']}). Go on with the same "
-            "--data, --max-train-images and --fold, or start a new run (another --output-dir) from its weights alone: "
-            "--weights RUN/checkpoints/last"
+            f"{was.path}: the training images differ: {facts['train_images']:,}{_fold(was.facts.data)} in the run, "
+            f"{wanted['train_images']:,}{_fold(data)} in {data['root']}. Resume with the original "
+            "--data, --max-train-images, and --fold. Or start a new run from the weights:\n"
+            "  --weights RUN/checkpoints/last --output-dir NEW_RUN"
         )
     scored, now = was.facts.plan.get("val_images"), run.plan.val_images
     if start.standing.step >= 0 and scored != now:
         limit = was.facts.controls.get("max_val_images")
         flag = f"with --max-val-images {abbreviate(limit)}" if limit else "without --max-val-images"
         raise CheckpointError(
-            f"{was.path}: its evaluations scored {abbreviate(scored)} validation images, and this command asks for {now:,}: the best "
-            f"of all would be chosen by unlike numbers. Go on {flag}; "
-            f"other images are scored by  paceline eval {shlex.quote(str(was.path))} --max-val-images {now}"
+            f"{was.path}: the evaluations of this run use {abbreviate(scored)} validation images, and this command uses {now:,}. The "
+            f"best checkpoint would be chosen by values that are not comparable. Resume {flag}. To evaluate on other images:\n"
+            f"  paceline eval {shlex.quote(str(was.path))} --max-val-images {now}"
         )
 
 
@@ -123,13 +123,13 @@ def _journal(path: Path, headline: str, facts: Mapping[str, Any], reporter: Repo
     known = {event["step"] for event in events if event["event"] == "eval"}
     if not file.exists():
         reporter.warning(
-            f"{file} is gone, and what was found before {step_name(step)} with it: the best is chosen from here on"
+            f"warning: {file} not found. The results before {step_name(step)} are lost; the best checkpoint is chosen from now on."
         )
     elif best is not None and best < step and best not in known and _was_evaluated(path, best):
         # The best of the others is not as good, and may be deleted already.
         reporter.warning(
-            f"{file} has lost what was found of {step_name(best)}, the best: `best` stays there until a later evaluation beats "
-            "the others"
+            f"warning: {file} has no results of {step_name(best)}, the best checkpoint. `best` keeps it until a later evaluation "
+            "is better than the other results."
         )
         standing.best_step = -1
     clocks = [facts["seconds"], *(event["seconds"] for event in events)]
@@ -166,8 +166,8 @@ def _check_recipe(
         begun, requested = (count_recipe_steps(one, counts) for one in (saved, now))
         if requested < begun:
             raise CheckpointError(
-                f"{was.path}: it was begun with {begun:,} steps, and a run that goes on can only become longer than "
-                f"that, not {requested:,}. To end it sooner: --max-steps {requested}"
+                f"{was.path}: the run was started with {begun:,} steps, and a resumed run must not be shorter: got {requested:,}. "
+                f"To end it earlier, set --max-steps {requested}"
             )
         may_differ += LENGTH
     check_same_recipe(
@@ -202,7 +202,7 @@ def check_same_recipe(
     *,
     ignore: tuple[str, ...] = (),
     summary: str = "",
-    go_on: str = "Go on with the recipe it was written by.",
+    go_on: str = "Resume with the recipe of the checkpoint.",
 ) -> None:
     """Check that a run is resumed with its checkpoint's recipe.
 
@@ -224,8 +224,8 @@ def check_same_recipe(
         raise CheckpointError(f"{summary} {go_on}")
     more = f"\n  and {len(lines) - MAX_KEYS} more" if len(lines) > MAX_KEYS else ""
     raise CheckpointError(
-        f"the checkpoint belongs to another recipe.{''.join(lines[:MAX_KEYS])}{more}\n{go_on}\n"
-        "Or start a new run (another --output-dir) from its weights alone: --weights RUN/checkpoints/last"
+        f"the checkpoint has another recipe.{''.join(lines[:MAX_KEYS])}{more}\n{go_on}\n"
+        "Or start a new run from the weights:  --weights RUN/checkpoints/last --output-dir NEW_RUN"
     )
 
 

@@ -36,12 +36,10 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[RunR
     Raises PacelineError for a folder that is no run, RecipeError for a workload of one's own that --task-file does not name.
     """
     if not path.exists():
-        raise PacelineError(
-            f"{path}: there is no such run, nor file of weights. {suggest_name(str(path), PUBLISHED)}".rstrip()
-        )
+        raise PacelineError(f"{path}: run or weight file not found. {suggest_name(str(path), PUBLISHED)}".rstrip())
     if recipe:
         raise PacelineError(
-            f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."
+            f"--recipe {recipe}: only applies to weight files. The recipe of {path} is in its run.json. Remove --recipe."
         )
     facts = read_run(path)
     named = "" if path.suffix in GRAPHS else workload  # which is refused where the file is opened
@@ -61,7 +59,7 @@ def check_named(
         return
     for flag, value, usual in (("--task-file", workload, ""), ("--checkpoint", checkpoint, "best")):
         if value != usual:
-            raise PacelineError(f"{flag} {value}: for a run, and {path} is weights. Leave it away.")
+            raise PacelineError(f"{flag} {value}: only applies to runs, and {path} is a weight file. Remove {flag}.")
 
 
 def format_workload_command(verb: str, path: Path) -> Callable[[str], str]:
@@ -73,7 +71,7 @@ def read_saved_count(facts: RunRecord, name: str) -> int:
     """A number of images in a run.json's plan. Raises RecipeError for what is not a whole number above 0."""
     number = facts.plan.get(name)
     if type(number) is not int or not 1 <= number <= MAX_IMAGES:
-        raise RecipeError(f"run.json: plan.{name} is {json.dumps(number)[:60]}: must be a whole number above 0.")
+        raise RecipeError(f"run.json: plan.{name} must be an integer above 0, got {json.dumps(number)[:60]}.")
     return number
 
 
@@ -139,7 +137,7 @@ def _changes(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
         elif texts:
             texts[list(texts)[-1]].append(word)
         else:
-            raise RecipeError(f"{word} is not a flag.")
+            raise RecipeError(f"{word} is not a flag. Flags start with --.")
     result: dict[str, Any] = {}
     for name, explicit in texts.items():
         above, dot, last = name.rpartition(".")
@@ -176,9 +174,7 @@ def choose_recipe(name: str) -> Recipe:
 
         if name not in ROWS:
             hint = suggest_name(name, ROWS)
-            raise RecipeError(
-                f"there is no row {name!r}. {f'{hint} ' if hint else ''}`paceline list configs` prints them all."
-            )
+            raise RecipeError(f"configuration {name!r} not found. {f'{hint} ' if hint else ''}See  paceline list configs")
         return ROWS[name].make()
     result = choose_named(name, RECIPES, (Recipe, WorkloadSpec), "recipe")
     return Recipe(task=name, model=result.model, input=result.input) if isinstance(result, WorkloadSpec) else result

@@ -44,25 +44,22 @@ def check_image_count(
     times = get_design_size(recipe) / photos
     # demo: for trying out, on any photos
     if batch > photos and "global_batch_size" not in explicit and not name.endswith("-demo"):
-        reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
+        reason = f"the batch size of {batch:,} is greater than the {photos:,} training images"
     elif steps < MIN_STEPS and not length:
         reason = (
-            f"{photos:,} training photos make {steps:,} steps of {batch:,} in all, "
-            f"and fewer than {MIN_STEPS} teach next to nothing"
+            f"{photos:,} training images give only {steps:,} steps with batch size {batch:,}; "
+            f"at least {MIN_STEPS} are needed"
         )
     elif times > MAX_TIMES and recipe.epochs and not length and not name.endswith(FOR_OWN):
-        reason = f"its schedule was made for {get_design_size(recipe):,} photos, {times:,.0f} times the {photos:,} here"
+        reason = f"its schedule is made for {get_design_size(recipe):,} images, {times:,.0f} times the {photos:,} of this dataset"
     else:
         return
     fitting = own + ("-cpu" if accelerator == "cpu" else "")
-    auto, about = (
-        ((), "for photos of one's own there is")
-        if name != fitting
-        else (("--auto-config",), "--auto-config chooses what fits so few")
-    )
+    auto, about = ((), "Recommended") if name != fitting else (("--auto-config",), "To choose settings for a small dataset")
     raise RecipeError(
-        f"{name}: {reason}.\n{about}:  {format_command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"
-        "What is set by hand is taken: --global-batch-size, --epochs, --max-images, --max-steps."
+        f"{name} is not suitable for this dataset: {reason}.\n"
+        f"  {about}:  {format_command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"
+        f"  To use {name} anyway, set --global-batch-size, --epochs, --max-images, or --max-steps."
     )
 
 
@@ -74,15 +71,12 @@ def get_design_size(recipe: Recipe) -> int:
 def check_auto(name: str, *, repeats: bool) -> None:
     """Raises RecipeError for --auto-config where a run is repeated, and with a recipe of the menu that was made for one data set."""
     if repeats:
-        raise RecipeError(
-            "--auto-config chooses before a run, and this run.json holds what that one trained: leave the flag away."
-        )
+        raise RecipeError("--auto-config: not supported with run.json, which has the chosen settings. Remove the flag.")
     if (name in RECIPES and not name.endswith(FOR_OWN)) or "@" in name:
         own = find_finetune_recipe(name)
         raise RecipeError(
-            f"--auto-config: {name} was made for one data set, and its numbers belong together. It chooses for the "
-            f"recipes for photos of "
-            f"one's own:  {format_command('train', own if own in RECIPES else 'classify-finetune', '--data', 'DIR', '--auto-config')}"
+            f"--auto-config: not supported for {name}, whose settings are tuned for one dataset. Use a fine-tuning recipe:\n"
+            f"  {format_command('train', own if own in RECIPES else 'classify-finetune', '--data', 'DIR', '--auto-config')}"
         )
 
 
@@ -100,13 +94,13 @@ def report_length(
         return
     least, most = step_range(get_workload(recipe.task).kind == "boxes", cpu)
     steps, number = plan.total_steps, count_evaluations(recipe, plan.train_images)
-    said = f"{plan.train_images:,} photos make {steps:,} steps, "
+    said = f"note: {plan.train_images:,} images give {steps:,} steps"
     if steps < least / 2:
-        said += f"and fewer than {least:,} are little"
+        said += f", which is few (usual: {least:,} or more)"
     elif steps > most:
-        said += f"and more than {most:,} are seldom needed"
+        said += f", and more than {most:,} are seldom needed"
     elif number > MANY_EVALUATIONS and "eval_every" not in explicit:
-        said += f"with {number:,} evaluations between them"
+        said += f" with {number:,} evaluations"
     else:
         return
-    reporter.line(f"{said}: --auto-config chooses length and evaluations by the photos")
+    reporter.line(f"{said}. --auto-config chooses the length and the evaluations for this dataset.")

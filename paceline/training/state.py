@@ -92,8 +92,8 @@ class State:
         for group, owner in (("average", self.average), ("scaler", self.scaler)):
             if owner is not None and group not in tensors:
                 raise CheckpointError(
-                    f"the checkpoint has no {group}: it was written with another --ema-decay or --system.precision. "
-                    "Go on with those, or start a new run (another --output-dir) from its weights alone."
+                    f"the checkpoint has no {group}, because --ema-decay or --system.precision was different. Resume with the "
+                    "original values, or start a new run from the weights:  --weights RUN/checkpoints/last --output-dir NEW_RUN"
                 )
         load_model(self.model, tensors["model"])
         self.optimizer.load_state(tensors["optimizer"])
@@ -105,7 +105,7 @@ class State:
             buffers = self._running()
             flat = tensors.get("ranks", {}).get(f"{world.rank:04d}")
             if flat is None or flat.shape != (sum(buffer.numel() for buffer in buffers),):
-                raise CheckpointError("the checkpoint lacks the running statistics of each rank: it is none of ours.")
+                raise CheckpointError("the running statistics of this rank are missing: this is not a paceline checkpoint.")
             with torch.no_grad():
                 for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers])):
                     buffer.copy_(part.view_as(buffer))
@@ -172,8 +172,8 @@ def check_tensors(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> N
     odd = sorted(set(own) ^ set(tensors)) or sorted(name for name in own if own[name].shape != tensors[name].shape)
     if odd:
         raise CheckpointError(
-            f"the checkpoint's tensors are not this model's: {odd[0]} and {len(odd) - 1} more differ. "
-            "It was written by another recipe; start from its weights alone with --weights."
+            f"the tensors of the checkpoint do not match the model: {odd[0]} and {len(odd) - 1} more differ. "
+            "The checkpoint has another recipe. To start from its weights, use --weights."
         )
 
 
@@ -182,9 +182,9 @@ def check_snapshot(snapshot: Snapshot) -> None:
     for name, can_be in FACTS.items():
         if not can_be(snapshot.facts.get(name)):
             value = str(snapshot.facts.get(name, "missing"))[:60]
-            raise CheckpointError(f"its {name} is {value}, which no checkpoint of ours has")
+            raise CheckpointError(f"{name} is {value}, which is not valid in a paceline checkpoint")
     if "model" not in snapshot.tensors or "optimizer" not in snapshot.tensors:
-        raise CheckpointError("it lacks the model's tensors or the optimizer's")
+        raise CheckpointError("the tensors of the model or the optimizer are missing")
 
 
 def is_evaluation_due(facts: Mapping[str, Any]) -> bool:

@@ -78,16 +78,16 @@ def choose_forms(
     chosen = {name: FORMS[name] for name, value in requested.items() if value == "auto"}
     if not chosen:
         return {}, ""
-    why, measured = "nothing faster was measured", getattr(recipe.model, "backbone", "") == RESNET
+    why, measured = "no faster implementation was measured", getattr(recipe.model, "backbone", "") == RESNET
     if exact:
-        why = "--deterministic uses one fixed form"
+        why = "--deterministic uses one fixed implementation"
         if "kernels" in chosen and system.device == "cuda" and workload.network.no_exact:
             chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
     # Layouts were measured on one rank. In contiguous memory, some gradients do not have the strides of data parallel's buckets.
     elif measured and plan.world == 1 and "channels_last" in chosen and (layout := find_layout(recipe.task, system)):
         chosen["channels_last"] = layout.faster
         why = (
-            f"a full-size {recipe.task} step took {layout.channels_last:g} s in channels_last and {layout.contiguous:g} s "
+            f"a full-size {recipe.task} step needed {layout.channels_last:g} s in channels_last and {layout.contiguous:g} s "
             f"contiguous, with {layout.instructions} in {layout.precision}: {layout.measured}"
         )
     elif measured and (system.device, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
@@ -121,6 +121,6 @@ def choose_kernels(system: System) -> None:
     wanted = system.kernels == "triton"
     if wanted and importlib.util.find_spec("triton") is None:
         raise RecipeError(
-            "--system.kernels triton: Triton is not installed. torch's CUDA build brings it; or use --system.kernels torch."
+            "--system.kernels triton: Triton is not installed. Install a CUDA build of torch, or set --system.kernels torch."
         )
     set_triton(wanted)

@@ -102,7 +102,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         state = build_state_from(run, task, roles, start, weights, reporter)
         folder.check_space(state, run.controls.keep_checkpoints)
         if can_probe_memory(rank_info.device):
-            reporter.doing("trying a step")
+            reporter.doing("testing a step")
             run = find_fitting_run(run, task, state, roles, reporter)
         roles.join_handover()
         report_short_average(run, state.step, reporter)
@@ -117,7 +117,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         context = TrainContext(
             run, task, roles, rank_info, state, start.standing, checkpoints, recorder, monitors, due, folder.path
         )
-        output.goes_on = f"training goes on, events are in {folder.path}/events.jsonl"
+        output.goes_on = f"training continues, and {folder.path}/events.jsonl has the events"
         with record_failure(context):
             ending = (
                 serve_evaluations(context) if roles.evaluates else loop(context, pending=start.pending(run.plan.stop_after))

@@ -35,7 +35,7 @@ def odd(tmp_path: Path) -> Path:
 )
 def test_what_is_no_plain_file_is_refused_by_its_kind_at_once(odd: Path, name: str, kind: str) -> None:
     for read in (open_plain, require_plain, lambda path: read_plain(path, 10), lambda path: read_plain_text(path, 10)):
-        with pytest.raises(OSError, match=f"{kind}.*plain file"):
+        with pytest.raises(OSError, match=f"{kind}.*regular file"):
             read(odd / name)
 
 
@@ -55,7 +55,7 @@ def test_more_than_the_bound_is_not_read(tmp_path: Path) -> None:
         read_plain(tmp_path / "sparse", 1000)
     # The kernel's own files are plain, and say that they are empty.
     assert b"PATH=" in read_plain("/proc/self/environ", 1 << 20)
-    with raises(OSError, "longer"):
+    with raises(OSError, "more bytes"):
         read_plain("/proc/self/environ", 10)
 
 
@@ -74,7 +74,7 @@ def test_what_is_shown_of_a_value_is_short_whatever_it_is() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "says"), [(" \n", "empty"), ("a" * 1001, "more than 1,000"), ("a\ud800", "character")])
+@pytest.mark.parametrize(("name", "says"), [(" \n", "empty"), ("a" * 1001, "more than 1,000"), ("a\ud800", "surrogate")])
 def test_a_name_is_one_line_of_whole_characters(name: str, says: str) -> None:
     assert tidy_name(" polar\n bear\u2028x ") == "polar bear x"
     with raises(ValueError, says):

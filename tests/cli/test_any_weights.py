@@ -159,7 +159,7 @@ def test_eval_finds_the_network_and_names_the_data_that_the_file_is_not_for(tmp_
     assert json.loads(found.out) == json.loads(named.out) and json.loads(found.out)["images"] == 2 * len(CLASSES)
     refused(
         command(capsys, "eval", tmp_path / "thousand.pth", *flags[:4]),
-        "1,000 classes ... 3", "scored", lines=6,
+        "1,000 classes ... 3", "--recipe", lines=6,
     )  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def of_mxnets_ssd(place: Path) -> None:
 
 BAD = {
     text: "damaged, cut off, or no weight file",
-    Path.mkdir: "no run.json here",
+    Path.mkdir: "run.json not found",
     cut: "damaged, cut off, or no weight file",
     strange: "none of our networks takes it",
     of_timm: "a network of timm's that is no plain ResNet",
@@ -242,8 +242,8 @@ def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(res
     classifier(3, tmp_path / "w.pth")
     refused(command(capsys, "predict", tmp_path / "w.pth", photo, "--checkpoint", "last"), "--checkpoint last")
     refused(command(capsys, "predict", resnet_run.folder, photo, "--recipe", "ssd"), "--recipe ssd", "recipe ... run.json")
-    refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "run ... weights")
-    refused(command(capsys, "predict", "resnet3", photo), "run ... weights", "resnet34")
+    refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "run ... weight")
+    refused(command(capsys, "predict", "resnet3", photo), "run ... weight", "resnet34")
     refused(
         command(capsys, "predict", tmp_path / "w.pth", photo, "--recipe", "resnet50 --model.dept 3"), "model.dept", "depth"
     )

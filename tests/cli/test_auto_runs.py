@@ -43,7 +43,7 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
         0.0125,
         6,
     )
-    (flags,) = [line.partition(":  ")[2] for line in lines if line.startswith("the same without --auto-config:")]
+    (flags,) = [line.partition(":  ")[2] for line in lines if line.startswith("the same settings without --auto-config:")]
     assert "--auto-config" not in flags and flags.endswith("--global-batch-size 4 --optim.lr 0.0125 --patience 6")
     typed = shlex.split(flags.replace(str(tmp_path / "one"), str(tmp_path / "flags")))
     assert command(capsys, *typed[1:]).code == 0
@@ -65,12 +65,12 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
 def test_show_plans_so_and_prints_the_command(ssd_run, capsys):
     said = command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, "--auto-config")
     assert said.code == 0, said.err
-    (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
+    (line,) = [line for line in said.out.splitlines() if line.startswith("to train:")]
     flags = line.partition(":  ")[2].split()
     assert (
         flags[:3] == ["paceline", "train", "ssd-demo"] and "--auto-config" not in flags and "--global-batch-size" in flags
     )
-    refused(command(capsys, "plan", "ssd-demo", "--auto-config"), "--auto-config ... data set")
-    refused(command(capsys, "plan", ssd_run.folder, "--auto-config"), "--auto-config chooses")
+    refused(command(capsys, "plan", "ssd-demo", "--auto-config"), "--auto-config ... --data DIR")
+    refused(command(capsys, "plan", ssd_run.folder, "--auto-config"), "--auto-config", "--data DIR")
     refused(command(capsys, "train", "ssd-demo", "--synthetic", "--auto-config"), "--auto-config")
-    refused(command(capsys, "plan", "ssd", "--data", ssd_run.data, "--auto-config"), "data set")
+    refused(command(capsys, "plan", "ssd", "--data", ssd_run.data, "--auto-config"), "--auto-config", "ssd")

@@ -22,10 +22,10 @@ def test_a_folder_is_prepared_and_everything_odd_is_reported(root: Path, capsys)
     assert said.code == 0, said.err
     for text in (
         "train: 3 images, 5 objects of 2 classes",
-        "boxes without area, which are not trained on: 1",
+        "zero-area boxes, ignored in training: 1",
         "images without objects: 1",
-        "val: 1 image (1 unusable and left out), 1 object of 1 class",
-        "left out: val2017/2.jpg: not there",
+        "val: 1 image (1 unusable, skipped), 1 object of 1 class",
+        "skipped: val2017/2.jpg: not there",
         "2 classes: dog, cat",
         f"manifest: {root / 'manifest.json'}",
     ):

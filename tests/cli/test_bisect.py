@@ -164,7 +164,7 @@ def test_another_seed_begins_with_other_weights_and_other_photos(one, train, cap
     parted = found["parted"]
     assert (parted["kind"], parted["step"]) == ("start", 0) and parted["samples"][0] != parted["samples"][1]
     text = text_of(found)
-    assert "step 1: " in text and "other photos" in text and parted["samples"][1][0] in text
+    assert "step 1: " in text and "different images" in text and parted["samples"][1][0] in text
 
 
 def test_a_repeated_batch_has_the_photos_of_the_first_step():
@@ -186,8 +186,8 @@ def test_equal_runs_differ_by_nothing(one, train, capsys, tmp_path):
 def test_what_cannot_be_bisected_is_refused(resnet_run, ssd_run, capsys, tmp_path):
     one = shutil.copytree(resnet_run.folder, tmp_path / "one", symlinks=True)
     refused(command(capsys, "compare", one, "--bisect"), "two runs ... 1")
-    refused(command(capsys, "compare", one, ssd_run.folder, "--bisect"), "tensor")
-    refused(command(capsys, "compare", one, tmp_path, "--bisect"), "no run.json here")
+    refused(command(capsys, "compare", one, ssd_run.folder, "--bisect"), "tensors")
+    refused(command(capsys, "compare", one, tmp_path, "--bisect"), "run.json not found")
     other = shutil.copytree(one, tmp_path / "other", symlinks=True)
     (other / "events.jsonl").write_bytes((other / "events.jsonl").read_bytes().splitlines(keepends=True)[0])
     refused(command(capsys, "compare", one, other, "--bisect"), "other ... no end")

@@ -109,7 +109,7 @@ def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeyp
         assert "paceline predict" not in said.out  # no checkpoint was written
         assert bundle["step"] == last["step"] == 2 and check_text(last["reason"], "step 2", "finite")
         assert len(bundle["images"]) == 8 and last["reason"].count("not finite") == 1
-        check_text(last["reason"], "first weights", "step", "finite")
+        check_text(last["reason"], "initial weights", "step", "finite")
 
 
 def test_images_of_a_non_finite_step_are_those_of_the_repeated_batch(photos, tmp_path, capsys, monkeypatch):
@@ -295,7 +295,7 @@ def test_without_out_a_run_of_ones_own_recipe_gets_a_numbered_folder(photos, own
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("{folder}/none.py:fn", "no file"),
+        ("{folder}/none.py:fn", "not found"),
         ("{folder}/my.py:missing", "no recipe 'missing'"),
         ("{folder}/my.py:broken", "ValueError: planted"),
         ("{folder}/my.py:number", "returned int, not a Recipe"),
@@ -314,12 +314,12 @@ def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, 
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["resnet50-mlperf-3200", "--system", "h100x8"], ["401 steps an epoch", "14,837 steps", "802", "400 a rank"]),
-        (["resnet50-mlperf-57344", "--system", "h100x8", "--nodes", "448"], ["23 steps an epoch", "joined over 2 ranks"]),
-        (["resnet50-gaudi2-2048", "--system", "h100x8"], ["625 steps an epoch", "21,875 steps"]),
+        (["resnet50-mlperf-3200", "--system", "h100x8"], ["401 steps per epoch", "14,837 steps", "802", "400 per rank"]),
+        (["resnet50-mlperf-57344", "--system", "h100x8", "--nodes", "448"], ["23 steps per epoch", "across 2 ranks"]),
+        (["resnet50-gaudi2-2048", "--system", "h100x8"], ["625 steps per epoch", "21,875 steps"]),
         (
             ["resnet50-a100-3264", "--system", "a100x8"],
-            ["393 steps an epoch", "3,264 images   408 images a forward", "408 a rank"],
+            ["393 steps per epoch", "3,264 images   408 images a forward", "408 a rank"],
         ),
         (["classify-demo", "--system", "h100x8", "--world-size", "1", "--train-images", "640"], ["640 training images"]),
     ],
@@ -376,7 +376,7 @@ def test_one_length_replaces_the_other(capsys, flag, value, other):
     name = "classify-demo" if flag == "--epochs" else "resnet50"
     facts = json.loads(command(capsys, "plan", name, flag, value, "--json").out)
     assert facts["recipe"][other] == 0 and facts["recipe"][flag[2:].replace("-", "_")] == value
-    refused(command(capsys, "plan", name, "--epochs", 1, "--max-images", 5), "length")
+    refused(command(capsys, "plan", name, "--epochs", 1, "--max-images", 5), "--max-images 5")
 
 
 def test_a_run_json_repeats_the_run_exactly(photos, tmp_path, capsys, monkeypatch):

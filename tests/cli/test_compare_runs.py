@@ -43,8 +43,8 @@ def test_runs_of_other_seeds_are_a_side_and_what_differs_comes_first(runs, capsy
     (verdict,) = found["verdicts"]
     assert verdict["seeds"]["p"] is None and verdict["photos"]["photos"] == 9
     said = command(capsys, "compare", *runs)
-    assert said.out.startswith("differs:\n  recipe.optim.lr  A ") and check_line(said.out, "seeds", "2 and 1", "3 a side")
-    assert check_text(command(capsys, "compare", *runs[:2]).out.splitlines()[0], "nothing differs", "seeds")
+    assert said.out.startswith("differs:\n  recipe.optim.lr  A ") and check_line(said.out, "seeds", "2 and 1", "3 per side")
+    assert check_text(command(capsys, "compare", *runs[:2]).out.splitlines()[0], "only", "seeds")
 
 
 def test_an_unfinished_run_is_shown_and_does_not_count(runs, capsys, tmp_path):
@@ -57,7 +57,7 @@ def test_an_unfinished_run_is_shown_and_does_not_count(runs, capsys, tmp_path):
 
 def test_what_cannot_be_compared_is_refused(runs, ssd_run, capsys, tmp_path):
     refused(command(capsys, "compare", runs[0]), "two runs")
-    refused(command(capsys, "compare", runs[0], tmp_path / "gone"), "no run")
+    refused(command(capsys, "compare", runs[0], tmp_path / "gone"), "run.json")
     refused(command(capsys, "compare", runs[0], ssd_run.folder), "tasks ... classification, ssd")
     refused(command(capsys, "compare", *runs[:2], "--metric", "box_ap"), "top1, top5")
     forge(runs[0], {"recipe.task": "strange"})
@@ -96,7 +96,7 @@ def test_the_paired_interval_is_that_of_the_drawn_photos_and_other_photos_have_n
     record = json.loads(file.read_text())
     record["images"][0]["label"] += 1
     file.write_text(json.dumps(record))
-    assert paired_interval([runs[0]], [other], "top1") == {"why": "they were scored on different photos or labels"}
+    assert paired_interval([runs[0]], [other], "top1") == {"why": "the runs were scored on different images or labels"}
     shutil.rmtree(other / "predictions")
     assert "why" in paired_interval([runs[0]], [other], "top1") and "why" in paired_interval([runs[0]], [], "top1")
 
@@ -106,5 +106,5 @@ def test_a_detector_beside_itself_differs_by_nothing(maskrcnn_run, metric):
     found = paired_interval([maskrcnn_run.folder], [maskrcnn_run.folder], metric)
     assert found["interval"] == [0, 0]
     assert paired_interval([maskrcnn_run.folder], [maskrcnn_run.folder], "box_ap_small") == {
-        "why": "photos are drawn for other metrics than box_ap_small"
+        "why": "resampling is not supported for box_ap_small"
     }

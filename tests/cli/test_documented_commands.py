@@ -46,6 +46,11 @@ def test_a_documented_command_gets_past_its_parser(command, tmp_path, monkeypatc
     if "./my_recipe.py:" in command:
         (tmp_path / "my_recipe.py").write_text(recipe_page())
         monkeypatch.chdir(tmp_path)
+    if command.startswith("prepare my-images"):  # the format of a folder is found by its files
+        for name in ("cat/1.jpg", "dog/1.jpg"):
+            (tmp_path / "my-images" / name).parent.mkdir(parents=True)
+            (tmp_path / "my-images" / name).touch()
+        monkeypatch.chdir(tmp_path)
     for word in (
         "RUN_A/run.json",
         "RUN/run.json",

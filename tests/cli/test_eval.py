@@ -108,7 +108,7 @@ def test_thresholds_and_suppression_are_flags(ssd_run, resnet_run, capsys, tmp_p
     assert sum(found(*few, "--nms-iou", 0.01)) < sum(found(*few, "--nms-iou", 1.0))
     assert sum(found("--score-threshold", 0.0, "--topk-candidates", 2)) < sum(plain)
     refused(command(capsys, "eval", ssd_run.folder, "--nms-iou", 2), "--nms-iou 2 ... (0, 1]")
-    refused(command(capsys, "eval", resnet_run.folder, "--nms-iou", 0.5), "--nms-iou", "threshold")
+    refused(command(capsys, "eval", resnet_run.folder, "--nms-iou", 0.5), "--nms-iou", "network")
 
 
 def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tmp_path):
@@ -131,14 +131,14 @@ def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tm
     # Which output is which class is for who made the weights to know.
     said = command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", ssd_run.data, "--max-val-images", 2)
     names = json.loads((ssd_run.folder / "run.json").read_text())["classes"]
-    check_line(said.out, "classes", "order", ", ".join(names[:2]))
+    check_line(said.out, "class order", ", ".join(names[:2]))
     # Data of other classes would get new class heads, and a score of nothing.
     alone = val_alone(ssd_run.data, tmp_path / "alone")
     file = alone / "annotations" / "instances_test.json"
     record = json.loads(file.read_text())
     record["categories"].append({"id": 999, "name": "unknown"})
     file.write_text(json.dumps(record))
-    refused(command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", alone), "not in", "scored", lines=6)
+    refused(command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", alone), "Missing", "--recipe", lines=6)
 
 
 def test_json_leaves_stdout_to_objects(ssd_run, capsys, tmp_path):
@@ -208,11 +208,11 @@ def test_what_training_scored_are_the_weights_that_are_averaged_as_eval_scores_t
 
 def test_the_split_that_was_scored_is_named(resnet_run, tmp_path, capsys):
     own = command(capsys, "eval", resnet_run.folder)
-    assert own.code == 0 and f"9 images of {resnet_run.data}, val/" in own.out, own
+    assert own.code == 0 and f"9 images from {resnet_run.data}, val/" in own.out, own
     other = tmp_path / "other"
     shutil.copytree(resnet_run.data / "val", other / "test")
     said = command(capsys, "eval", resnet_run.folder, "--data", other)
-    assert said.code == 0 and f"9 images of {other}, test/" in said.out, said
+    assert said.code == 0 and f"9 images from {other}, test/" in said.out, said
 
 
 def test_a_split_that_lies_in_no_folder_of_its_own_is_named_too(ssd_run, tmp_path, capsys):
@@ -233,7 +233,7 @@ def test_a_split_that_lies_in_no_folder_of_its_own_is_named_too(ssd_run, tmp_pat
         (tmp_path / "voc" / "ImageSets" / "Main" / f"{split}.txt").write_text(photo.stem)
     for words, split in (((), "val"), (("--split", "test"), "test")):
         said = command(capsys, "eval", ssd_run.folder, "--data", tmp_path / "voc", *words)
-        assert said.code == 0 and f"1 image of {tmp_path / 'voc'}, {split}\n" in said.out, said
+        assert said.code == 0 and f"1 image from {tmp_path / 'voc'}, {split}\n" in said.out, said
 
 
 def test_scoring_shows_how_far_it_is_on_a_terminal(resnet_run, capsys, monkeypatch):

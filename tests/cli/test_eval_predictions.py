@@ -202,7 +202,7 @@ def test_classes_of_photos_by_name_or_number_best_first(capsys, tmp_path):
     [
         (lambda one: one.pop("score"), ("entry 2 ... score", "ground truth")),
         (lambda one: one.pop("image_id"), ("entry 2 ... image_id",)),
-        (lambda one: one.update(image_id=999), ("entry 2 ... 999 ... 14 photos", "(id 10)")),
+        (lambda one: one.update(image_id=999), ("entry 2 ... 999 ... 14 images", "(id 10)")),
         (lambda one: one.update(category_id=0), ("class 0 ... 3, 5", "--class-names")),
         (lambda one: one.update(category_name="dog"), ("class 'dog' ... class0, class1",)),
         (lambda one: one.update(score=float("nan")), ("entry 2 ... finite",)),
@@ -229,7 +229,7 @@ def test_wrong_files_and_flags_are_refused(data, answers, capsys, tmp_path):
     refused(no(file), "--data DIR")
     refused(no(file, "--data", data, "--nms-iou", 0.5), "--nms-iou")
     refused(no(file, "--data", data, "--class-names", "dog"), "--class-names ... dog")
-    refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "scored")
+    refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "--predictions")
     refused(no(written(tmp_path / "n.json", 7), "--data", data), "n.json ... list")
     (tmp_path / "b.json").write_text("[{")
     refused(no(tmp_path / "b.json", "--data", data), "b.json: not JSON")
@@ -454,4 +454,4 @@ def test_classes_whose_names_are_digits(capsys, tmp_path):
     table.write_text("\n".join(["file,name,score", *rows]))
     assert scored(capsys, table, root, "--no-confidence-intervals")["top1"] == 1
     table.write_text("\n".join(["file,name,score", *rows]).replace("val/1/", "train/1/"))
-    refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 2", "9 photos")
+    refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 2", "9 images")

@@ -32,7 +32,7 @@ def test_a_schedule_fitted_to_steps_ends_with_them_and_the_run_is_whole(photos, 
     run = tmp_path / "run"
     said = command(capsys, *words_for(photos, run, "--max-steps", 20, "--log-every", 1))
     assert said.code == 0 and check_line(said.out, "--max-steps 20", "20 of", "1,000 steps"), said
-    assert check_line(said.out, "2 steps", "20 in all", "2, 4, 6, ...", "10 of"), said
+    assert check_line(said.out, "2 steps", "20 in total", "2, 4, 6, ...", "10 in total"), said
     facts, (end,) = facts_of(run), events_of(run, "end")
     assert facts["fitted"] == {"asked": "--max-steps 20", "steps": 20} and facts["recipe"]["max_images"] == 160
     assert (facts["plan"]["total_steps"], facts["plan"]["stop_after"]) == (20, 20)
@@ -122,7 +122,7 @@ def test_a_fitted_run_that_is_finished_prints_a_command_for_other_steps_that_goe
     (before,) = events_of(run, "end")
     said = command(capsys, *words_for(photos, run, "--max-steps", 12, *first))
     refused(said, "--max-steps 8 ... --max-steps 12")
-    printed = said.err.partition("To go on with it:\n  paceline ")[2].splitlines()[0]
+    printed = said.err.partition("To resume it:\n  paceline ")[2].splitlines()[0]
     assert flags in printed and "--max-images 128" in printed, printed
     assert command(capsys, *shlex.split(printed)).code == 0, printed
     assert events_of(run, "end")[-1]["step"] > before["step"]
@@ -133,5 +133,5 @@ def test_a_fitted_run_that_is_cut_off_prints_the_command_that_goes_on_to_its_own
     assert command(capsys, *words_for(photos, run, "--max-steps", 6, "--save-every", 2)).code == 0
     cut_after(run, 2)
     said = command(capsys, *words_for(photos, run, "--max-steps", 9))
-    printed = said.err.partition("To go on with it:\n  paceline ")[2].splitlines()[0]
+    printed = said.err.partition("To resume it:\n  paceline ")[2].splitlines()[0]
     assert command(capsys, *shlex.split(printed)).code == 0 and events_of(run, "end")[-1]["step"] == 6, printed

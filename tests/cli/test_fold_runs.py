@@ -78,8 +78,8 @@ def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos,
         ("--fold 1", "--fold 1"),
         ("--fold-seed 3", "--fold-seed 3"),
         ("--num-folds 3", "--num-folds 3 without --fold"),
-        ("--num-folds 3 --fold 4", "--fold 4 ... --fold 1 to --fold 3"),
-        ("--num-folds 1 --fold 1", "--num-folds 1: one part"),
+        ("--num-folds 3 --fold 4", "--fold 4 ... 1 to 3"),
+        ("--num-folds 1 --fold 1", "--num-folds 1: must be 2 or more"),
         ("--num-folds 9 --fold 1", "Take at most --num-folds 6"),
         ("--num-folds 99 --fold 1", "18 different"),
     ],
@@ -110,7 +110,7 @@ def test_a_staged_copy_is_read_by_a_fold(class_photos, tmp_path, capsys):
         capsys, "train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY, "--max-steps", 1,
         "--copy-data-to", tmp_path / "near", "--num-folds", 3, "--fold", 1,
     )  # fmt: skip
-    assert said.code == 0 and "18 files copied" in said.out, said
+    assert said.code == 0 and "copied 18 files" in said.out, said
 
 
 def test_runs_gives_the_mean_and_deviation_of_folds_and_seeds_by_a_plain_sum(class_photos, tmp_path, capsys):
@@ -129,7 +129,7 @@ def test_runs_gives_the_mean_and_deviation_of_folds_and_seeds_by_a_plain_sum(cla
         sorted({5, facts_of(folder / "a1")["recipe"]["seed"]}),
     )
     left_out = {run["name"]: run["left_out"] for run in by_folds["runs"]}
-    assert left_out == {"a1": "a newer run has its fold and seed", "a1b": "", "a2": "", "a2s": ""}
+    assert left_out == {"a1": "replaced by a newer run with the same fold and seed", "a1b": "", "a2": "", "a2s": ""}
     assert (by_seed["folds"], by_seed["missing"], [run["name"] for run in by_seed["runs"]]) == (0, [], ["b", "bs"])
     for group, names in ((by_folds, ("a1b", "a2", "a2s")), (by_seed, ("b", "bs"))):
         for which in ("best", "last"):

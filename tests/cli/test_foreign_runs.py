@@ -134,12 +134,12 @@ def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_pa
 def test_a_path_that_a_run_names_is_said_to_come_from_it(run, tmp_path, capsys):
     (tmp_path / "private" / "letters").mkdir(parents=True)
     forge(run, {"controls.data": str(tmp_path / "private")})
-    refused(command(capsys, "eval", run), "run.json ... data set", "--data", "letters", lines=6)
+    refused(command(capsys, "eval", run), "dataset ... run.json", "--data", "letters", lines=6)
     said = command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again")
     refused(said, "letters", lines=6)
-    assert f"--data {str(tmp_path / 'private')!r}: as {run / 'run.json'} names it" in said.out
+    assert f"--data {str(tmp_path / 'private')!r}: from {run / 'run.json'}" in said.out
     said = command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again", "--data", tmp_path / "private")
-    assert "names it" not in said.out
+    assert ": from " not in said.out
 
 
 ABSURD = {
@@ -191,9 +191,9 @@ def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_wi
     unfinished(run)
     words = ["train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, "--max-steps", 2]
     for refusal in (["eval", run], ["predict", run, photos / "val" / "ant"], words):
-        refused(command(capsys, *refusal), "checksum", f"paceline train {run}/run.json --output-dir ANOTHER")
+        refused(command(capsys, *refusal), "checksum", f"paceline train {run}/run.json --output-dir NEW_RUN")
     said = command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again")
-    assert said.code == 0 and check_line(said.err, "run.json", "checksum", "taken"), said
+    assert said.code == 0 and check_line(said.err, "run.json", "checksum", "edited settings"), said
     assert facts_of(tmp_path / "again")["recipe"]["seed"] == 9
     assert command(capsys, "eval", tmp_path / "again").code == 0
     assert command(capsys, "report", run).code == 0 and "checksum" in (run / "report.html").read_text()

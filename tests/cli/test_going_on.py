@@ -99,12 +99,12 @@ def test_a_report_that_a_kill_cut_off_is_written_by_the_same_command(photos, two
     run = shutil.copytree(two_threads, tmp_path / "run", symlinks=True)
     (run / ".report.html.0123abcd.part").write_text("<html>cut off")
     assert not (run / "report.html").exists()
-    refused(command(capsys, *words_for(photos, run)), "finished", "written now", "report.html")
+    refused(command(capsys, *words_for(photos, run)), "finished", "missing report", "report.html")
     assert "</html>" in (run / "report.html").read_text()
     assert not (run / ".report.html.0123abcd.part").exists()
     said = command(capsys, *words_for(photos, run))
     refused(said, "finished")
-    assert "written now" not in said.err
+    assert "missing report" not in said.err
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
     words = ["train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY, *more.split()]
     said = command(capsys, *words)
     assert said.code == code and "Traceback" not in said.err, said
-    (last,) = [line for line in (said.out + said.err).splitlines() if line.startswith("no report (")]
+    (last,) = [line for line in (said.out + said.err).splitlines() if line.startswith("warning: the run is complete")]
     assert "No space left on device" in last
     assert last.endswith(f"paceline report {tmp_path / 'run'}")
-    refused(command(capsys, *words), "finished", "written", "No space left on device", lines=6)
+    refused(command(capsys, *words), "finished", "report", "No space left on device", lines=6)
     monkeypatch.undo()
-    assert command(capsys, *shlex.split(last.rpartition("mended:  paceline ")[2])).code == 0
+    assert command(capsys, *shlex.split(last.rpartition("To retry:  paceline ")[2])).code == 0
     (tmp_path / "run" / "report.html").unlink()
-    refused(command(capsys, *words), "finished", "written now", lines=6)
+    refused(command(capsys, *words), "finished", "missing report", lines=6)
 
 
 def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, run, capsys, monkeypatch):
@@ -171,8 +171,8 @@ def test_weights_out_of_a_checkpoint_are_checked_also_where_the_file_itself_is_n
     content = bytearray(model.read_bytes())
     content[-1] ^= 1
     model.write_bytes(content)
-    refused(command(capsys, *words, model), "model.safetensors: damaged")
-    refused(command(capsys, *words, model.parent), "model.safetensors: damaged")
+    refused(command(capsys, *words, model), "model.safetensors ... damaged")
+    refused(command(capsys, *words, model.parent), "model.safetensors ... damaged")
     assert not (tmp_path / "new").exists()
 
 
@@ -247,7 +247,7 @@ def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_comm
         patch.setattr(EventLogger, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
         said = command(capsys, *words)
     assert said.code == 75 and said.out.splitlines()[0] == "run: runs/classify-demo-001", said
-    again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]
+    again = said.out.partition("resume with:  paceline ")[2].splitlines()[0]
     assert shlex.split(again) == [
         "train",
         f"{at.relative_to(tmp_path)}/run.json",
@@ -293,4 +293,4 @@ def test_a_run_of_data_that_were_named_from_another_folder_finds_them(
     said = command(capsys, "train", run / "run.json", "--output-dir", "again")
     assert said.code == 0, said
     shutil.rmtree(tmp_path / "work" / ("set" if prepared else "photos"))
-    refused(command(capsys, "eval", run), f"'{data}' ... data set", "--data DIR", lines=3)
+    refused(command(capsys, "eval", run), f"'{data}' ... run.json", "--data DIR", lines=3)

@@ -73,8 +73,8 @@ def test_a_run_ends_with_the_interval_of_its_best_evaluation(ssd_run, maskrcnn_r
         low, high = end["intervals"][metric]
         assert low <= best[metric] <= high and best[metric] == end["best"][metric]
     low, high = (f"{100 * value:.2f}" for value in ends[0][-1]["intervals"]["top1"])
-    assert check_line(said.out, "95 %", "top1") and f"{low}" in said.out and f"{high}" in said.out, said
-    assert "95 % " in write_report(run).read_text()
+    assert check_line(said.out, "95%", "top1") and f"{low}" in said.out and f"{high}" in said.out, said
+    assert "95% CI" in write_report(run).read_text()
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "many", "missing", '{"kind": "boxes", "images": [{"own": 1}]}'])

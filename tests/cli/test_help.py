@@ -49,7 +49,7 @@ def test_a_recipe_s_help_has_what_most_use_and_says_where_the_others_are(capsys,
         "--seed",
     ):
         assert f"\n  {flag} " in text, text
-    assert "--help-all" in text and "model|input|optim" in text and "resumes it" in text
+    assert "--help-all" in text and "model|input|optim" in text and "resumed" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -97,7 +97,7 @@ def test_where_json_is_no_flag_of_the_verb_what_it_says_is_one_object_and_quiet_
     words = ["plan", "ssd-demo", "--data", class_photos.parent / "none"]
     refused(command(capsys, *words, "--quiet"), "folder")
     words = ["plan", "ssd-demo", "--data", ssd_run.data, "--auto-config"]
-    assert "train so:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
+    assert "to train:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
 
 
 def test_a_person_who_wants_no_colour_gets_none(monkeypatch):

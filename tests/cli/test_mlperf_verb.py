@@ -148,7 +148,7 @@ def test_five_runs_of_the_open_division_are_asked_for_neither_seeds_nor_converge
     judged = {verdict["judge"]: verdict for verdict in json.loads(said.out)["verdicts"]}
     assert said.code == 0, said
     for name in ("seeds", "rcp"):
-        assert (judged[name]["passed"], judged[name]["text"]) == (None, "not asked: open division")
+        assert (judged[name]["passed"], judged[name]["text"]) == (None, "not run: open division")
 
 
 @needs_checker
@@ -193,22 +193,22 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
     other = resnet_log(tmp_path / "bert.txt", benchmark="bert")
     for file, *wanted in (
         (torn, "line ", "is no :::MLLOG line: the log was cut there", "--output-dir"),
-        (strange, "is no :::MLLOG line: the log was cut there, or damaged. Name another one."),
+        (strange, "is not a :::MLLOG line. The log is truncated or damaged. Pass another log."),
         (tmp_path / "empty.txt", "empty"),
         (tmp_path / "words.txt", "no line with :::MLLOG", "no MLPerf log"),
         (gluon, "log of GluonCV, which `paceline mlperf analyze` reads"),
-        (tmp_path / "missing.txt", "cannot be read as a log"),
+        (tmp_path / "missing.txt", "the log is not readable"),
         (tmp_path / "folder", "no mllog.txt here"),
     ):
         refused(command(capsys, "mlperf", "check", file), str(file), *wanted)
     for kind in ("check", "analyze"):
         refused(command(capsys, "mlperf", kind), f"paceline mlperf {kind} RUN|FILE")
-    refused(command(capsys, "mlperf", "judge"), "Known: check, analyze")
+    refused(command(capsys, "mlperf", "judge"), "check, analyze")
     refused(command(capsys, "mlperf", "analyze", tmp_path / "words.txt"), "log")
     if importlib.util.find_spec("mlperf_logging") is not None:
         refused(command(capsys, "mlperf", "check", other), "bert", "--ruleset")
-        refused(command(capsys, "mlperf", "check", log, other), "several benchmarks")
-        refused(command(capsys, "mlperf", "check", log, "--ruleset", "9.9.9"), "rules", "4.0.0")
+        refused(command(capsys, "mlperf", "check", log, other), "multiple benchmarks")
+        refused(command(capsys, "mlperf", "check", log, "--ruleset", "9.9.9"), "--ruleset 9.9.9", "4.0.0")
     monkeypatch.setattr("paceline.tools.mlperf.compliance.importlib.util.find_spec", lambda name: None)
     refused(command(capsys, "mlperf", "check", log), "pip install 'mlperf-logging>=4.1'")
 
@@ -451,7 +451,7 @@ def test_a_time_that_is_none_is_named_by_its_line(capsys, tmp_path, time):
     bad.write_text("".join(lines))
     refused(command(capsys, "mlperf", "check", bad), f"{bad}: line 4 is no :::MLLOG line")
     said = command(capsys, "mlperf", "analyze", bad, good)
-    assert said.code == 2 and "somebody" in said.out and f"left out: {bad}: line 4" in said.err, said
+    assert said.code == 2 and "somebody" in said.out and f"skipped: {bad}: line 4" in said.err, said
 
 
 def test_a_system_description_with_absurd_numbers_leaves_the_log_to_be_asked(capsys, tmp_path):
@@ -467,7 +467,7 @@ def test_a_log_that_cannot_be_read_leaves_the_others_in_the_table(capsys, tmp_pa
     good, bad = resnet_log(tmp_path / "good.txt"), tmp_path / "bad.txt"
     bad.write_text("nothing\n")
     said = command(capsys, "mlperf", "analyze", good, bad)
-    assert said.code == 2 and "somebody" in said.out and f"left out: {bad}" in said.err, said
+    assert said.code == 2 and "somebody" in said.out and f"skipped: {bad}" in said.err, said
 
 
 def test_the_rate_of_a_run_cut_short_or_resumed_later_is_that_of_the_steps_it_took(

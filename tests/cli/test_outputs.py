@@ -13,7 +13,7 @@ from tiny_runs import command, refused
 from paceline._utils.atomic_write import check_user_file, is_replaceable, write_user_file
 from paceline._utils.errors import PacelineError
 
-REFUSED = "exists and does not say that paceline wrote it"
+REFUSED = "already exists and was not written by paceline"
 
 
 @pytest.mark.parametrize("name", ["preview.png", "preview.jpg"])

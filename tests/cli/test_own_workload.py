@@ -120,7 +120,7 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     assert re.search(r"my own section: \d+ photos", (run / "report.html").read_text())
     assert '"submission_benchmark", "value": ""' in (run / "mllog.txt").read_text()
     (own_kind.parent / "kind.html.jinja").write_text("{{ pictures.nothing }}")
-    refused(command(capsys, "report", run, "--task-file", f"{own_kind}:KIND"), "kind.html.jinja", "filled in")
+    refused(command(capsys, "report", run, "--task-file", f"{own_kind}:KIND"), "kind.html.jinja", "rendering")
     own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
     (own_kind.parent / "kind.html.jinja").write_text("unused")
     assert "ZeroDivisionError" in _report(capsys, run, "--task-file", f"{own_kind}:KIND")
@@ -148,7 +148,7 @@ def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
     said = command(capsys, *go_on, "--task-file", "./moved.py:MINE")
     assert said.code == 0 and check_line(said.out, "resumed", "step-000002"), said
     refused(command(capsys, *go_on, "--task-file", "./moved.py"), "--task-file './moved.py'", "./file.py:name")
-    refused(command(capsys, *go_on, "--task-file"), "--task-file: name one")
+    refused(command(capsys, *go_on, "--task-file"), "--task-file ./file.py:name")
 
 
 def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, capsys):

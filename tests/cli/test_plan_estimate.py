@@ -62,7 +62,7 @@ def test_a_published_system_is_estimated_with_basis_and_known_error():
     assert first.startswith("estimate ")
     assert check_text(first, "computing", "gradients", "16 nodes")
     assert "images/s" in second and "recipe's end" in second and "35 epochs" in second
-    assert "MLPerf v3.0" in third and "not run" in third and "-12 to -5 %" in third
+    assert "MLPerf v3.0" in third and "paceline" in third and "-12 to -5%" in third
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_rate_that_is_told_outweighs_the_published_one():
 )  # fmt: skip
 def test_what_was_published_for_exactly_this_goes_before_the_fit(plan, evaluating, rate):
     text, facts = told(*plan, evaluating=evaluating)
-    assert f"{rate:,} a rank" in text and "exactly" in text
+    assert f"{rate:,} per rank" in text and "exactly" in text
     assert "another program" in text and facts["exposed_seconds"] == 0 and facts["links_known"]
     # Another number format, and another number of nodes, are other plans.
     assert "exactly" not in told(*plan, evaluating=evaluating, precision="fp32", loss_scale=0.0)[0]

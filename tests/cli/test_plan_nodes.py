@@ -90,14 +90,14 @@ def test_a_run_that_is_launched_again_gets_them_too_and_keeps_its_own():
 
 def test_a_name_given_twice_by_hand_is_still_refused(capsys):
     said = command(capsys, "plan", "ssd-demo", "--system", "cpu", "--system.env", "A_B=1", "A_B=2")
-    refused(said, "--system.env A_B: named twice")
+    refused(said, "--system.env A_B: given twice")
 
 
 def test_show_and_launch_say_the_same_of_nodes_that_were_not_published(capsys, tmp_path, monkeypatch):
     (tmp_path / "sbatch").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     words = ("resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
-    note = "--nodes 2: resnet50-mlperf-3200 is the nearest of those published on dgx-h100\n"
+    note = "--nodes 2: resnet50-mlperf-3200 is the nearest configuration published for dgx-h100\n"
     assert command(capsys, "plan", *words).out.startswith(note)
     job = ("--scheduler", "slurm", "--dry-run", "--output-dir", tmp_path / "run")
     assert note in command(capsys, "launch", *words, *job).out

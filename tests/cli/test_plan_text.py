@@ -104,7 +104,7 @@ def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, t
         )
         assert shown.code == trained.code == 2 and shown.err == trained.err, (shown.err, trained.err)
     said = command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, "--auto-config", "--weights", "none")
-    (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
+    (line,) = [line for line in said.out.splitlines() if line.startswith("to train:")]
     assert shlex.split(line)[-2:] != ["--weights", "none"] and "--weights none" in line and "--auto-config" not in line
 
 
@@ -117,7 +117,7 @@ def test_weights_of_another_trunk_are_named_by_show_and_by_train(capsys, class_p
     assert pretrained_for(override(RECIPES["classify-finetune"](), {"model.depth": 200})) == "FILE"
     words = ["classify-finetune", "--model.depth", "34"]
     text = " ".join(command(capsys, "plan", *words, *FEW).out.split())
-    assert f"train wants --weights resnet34 ({PUBLISHED['resnet34'].about}); resnet50" in text
+    assert f"training requires --weights resnet34 ({PUBLISHED['resnet34'].about}); resnet50" in text
     refused(command(capsys, "train", *words, "--data", class_photos), "--weights resnet34 ")
     text = command(capsys, "plan", *words, *FEW, "--weights", "resnet34").out
     assert check_line(text, "--weights resnet34", "cache") and "weights    resnet34: torchvision" in text

@@ -34,8 +34,8 @@ def test_a_folder_of_odd_files_gets_an_answer_for_every_good_photo_and_a_reason_
     assert said.code == 1 and said.err == ""
     lines = said.out.splitlines()
     assert lines[0] == "skipped 2 files: 1 .mp4, 1 .txt"
-    assert next(line for line in lines if line.startswith("7 photos in ")).endswith(f"images/s: {out}")
-    at = lines.index("without an answer: 3 of 10")
+    assert next(line for line in lines if line.startswith("7 images in ")).endswith(f"images/s: {out}")
+    at = lines.index("not predicted: 3 of 10")
     assert [line.split(":")[0].strip() for line in lines[at + 1 :]] == [str(odd / name) for name in BAD]
     facts = json.loads((out / "predictions.json").read_text())
     images = facts["images"]
@@ -55,7 +55,7 @@ def test_only_bad_photos_still_give_an_empty_list(resnet_run, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe.jpg")
     out = tmp_path / "out"
     said = command(capsys, "predict", resnet_run.folder, tmp_path / "empty.jpg", tmp_path / "pipe.jpg", "--output-dir", out)
-    assert said.code == 1 and "0 photos in " in said.out and "named pipe" in said.out
+    assert said.code == 1 and "0 images in " in said.out and "named pipe" in said.out
     facts = json.loads((out / "predictions.json").read_text())
     assert facts["images"] == [] and len(facts["skipped"]) == 2
 
@@ -145,10 +145,10 @@ def test_without_a_score_it_shows_from_the_runs_best_f1_on_and_says_so(ssd_run, 
 
     best = {"iou": 0.5, "threshold": threshold, "f1": 0.5, "precision": 0.5, "recall": 0.5}
     out = with_best(best)
-    assert result.summary(threshold) in out and f"from score {threshold:g} on" in out
+    assert result.summary(threshold) in out and f"score threshold {threshold:g}" in out
     for wrong in ({**best, "threshold": 7}, {"f1": 0.5}, "x"):
         out = with_best(wrong)
-        assert result.summary(0.3) in out and "from score" not in out
+        assert result.summary(0.3) in out and "score threshold" not in out
 
 
 def test_classes_that_the_run_does_not_have_and_flags_of_objects_for_a_classifier_are_refused(
@@ -161,7 +161,9 @@ def test_classes_that_the_run_does_not_have_and_flags_of_objects_for_a_classifie
     refused(command(capsys, *asked, "--classes", "zzz"), "--classes zzz", "Its classes: ")
     refused(command(capsys, *asked, "--max-detections", -1), "--max-detections")
     for flag in (["--classes", "ant"], ["--max-detections", 3], ["--no-show-labels"], ["--image-ids", "x.json"]):
-        refused(command(capsys, "predict", resnet_run.folder, photo, "--output-dir", out, *flag), flag[0], "whole photos")
+        refused(
+            command(capsys, "predict", resnet_run.folder, photo, "--output-dir", out, *flag), flag[0], "classifies images"
+        )
     assert not out.exists()
 
 
@@ -202,7 +204,7 @@ def test_json_prints_one_object_a_photo_to_stdout_and_quiet_prints_none(resnet_r
     facts = json.loads((out / "predictions.json").read_text())
     assert said.code == 1 and [row for row in rows if "reason" not in row] == facts["images"]
     assert [row for row in rows if "reason" in row] == facts["skipped"] and len(rows) == 4
-    assert "3 photos in " in said.err and check_text(said.err, "1 named")
+    assert "3 images in " in said.err and check_text(said.err, "1 given")
     said = command(capsys, *words, "--quiet")
     lines = said.out.splitlines()
     assert said.code == 1 and not any(line.startswith(f"{photos}/0.jpg: ") for line in lines)

@@ -220,10 +220,10 @@ def test_a_finished_run_is_never_written_to_again(photos, resnet_run, tmp_path, 
 def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
     file = tmp_path / "run.json"
     file.write_text("{")
-    refused(command(capsys, "train", file), "run.json", "read")
+    refused(command(capsys, "train", file), "run.json", "readable")
     file.write_text('{"name": 1}')
     refused(command(capsys, "train", file), "format, world, recipe, system, plan, controls")
-    refused(command(capsys, "train", tmp_path / "none.json"), "no run.json here")
+    refused(command(capsys, "train", tmp_path / "none.json"), "run.json not found")
     refused(command(capsys, "eval", tmp_path / "none"), f"{tmp_path}/none ... run")
     facts = json.loads((finished / "run.json").read_text())
     facts["recipe"]["optim"]["beta2"] = 0.9
@@ -331,7 +331,7 @@ def test_preview_and_report_name_what_they_cannot_do(finished, photos, tmp_path,
     refused(command(capsys, *words, "--output", tmp_path / "mosaic.doc"), "--output", ".png")
     refused(command(capsys, *words, "--columns", 0), "--columns")
     refused(command(capsys, "report"), "run folder")
-    refused(command(capsys, "report", tmp_path), "no run.json")
+    refused(command(capsys, "report", tmp_path), "run.json not found")
     refused(command(capsys, "plan", finished, "--world-size", 3), "3 ranks")
 
 
@@ -348,9 +348,9 @@ def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("ssd-finetune-cpu --input.copy-paste-prob 0.5", "--input.copy-paste-prob here"),
-        ("maskrcnn-finetune-cpu --input.mosaic-prob 0.5", "--input.mosaic-prob here"),
-        ("ssd-finetune-cpu --input.cutmix-alpha=1", "--input.cutmix-alpha here"),
+        ("ssd-finetune-cpu --input.copy-paste-prob 0.5", "--input.copy-paste-prob ... maskrcnn"),
+        ("maskrcnn-finetune-cpu --input.mosaic-prob 0.5", "--input.mosaic-prob ... ssd"),
+        ("ssd-finetune-cpu --input.cutmix-alpha=1", "--input.cutmix-alpha ... classification"),
         ("fasterrcnn-finetune-cpu --input.copy-paste-prob 0.5", "boxes"),
         ("ssd-demo --model.backbone timm/resnet10t --model.parity.freeze-first-conv", "--model.parity.freeze-first-conv"),
     ],

@@ -95,10 +95,10 @@ def test_predictions_that_are_no_plain_file_cost_the_report_its_photos_alone(run
     odd(max((run / "predictions").iterdir()))
     assert command(capsys, "report", run).code == 0
     page = read_page((run / "report.html").read_text())
-    assert "photos are" in page.text and not page.pictures
+    assert "images are" in page.text and not page.pictures
 
 
-ELSEWHERE = "a link, and what is written under this name would go elsewhere"
+ELSEWHERE = "a symbolic link, which a run must not follow"
 
 
 @pytest.mark.parametrize(
@@ -126,23 +126,23 @@ def test_a_folder_without_a_run_is_probed_and_locked_through_no_link_or_pipe(res
     (tmp_path / "new").mkdir()
     odd(tmp_path / "new" / ".probe")
     words = ["train", "classify-demo", "--data", resnet_run.data, "--output-dir", tmp_path / "new", *TINY, "--max-steps", 1]
-    refused(command(capsys, *words), ".probe: this is ")
+    refused(command(capsys, *words), ".probe: is ")
 
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("tensorboard", "a file where a run has a folder"),
-        ("profile", "a file where a run has a folder"),
-        ("mllog.txt", "a folder where a run has a file"),
-        ("report.html", "a folder where a run has a file"),
+        ("tensorboard", "a file, but must be a folder"),
+        ("profile", "a file, but must be a folder"),
+        ("mllog.txt", "a folder, but must be a file"),
+        ("report.html", "a folder, but must be a file"),
     ],
 )
 def test_an_entry_of_the_other_kind_is_refused_before_training(run, resnet_run, capsys, name, wrong) -> None:
     shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
     (run / name).write_text("x") if wrong.startswith("a file") else (run / name).mkdir()
     words = ["train", "classify-demo", "--data", resnet_run.data, "--output-dir", run, *TINY, "--max-steps", 50]
-    refused(command(capsys, *words), f"{run / name}: this is {wrong}")
+    refused(command(capsys, *words), f"{run / name}: is {wrong}")
 
 
 def test_the_runs_own_links_and_what_a_kill_leaves_of_them_are_fine(run, tmp_path) -> None:
@@ -156,7 +156,7 @@ def test_the_runs_own_links_and_what_a_kill_leaves_of_them_are_fine(run, tmp_pat
     check_entries(tmp_path / "link")
     (steps / "last").unlink()
     (steps / "last").symlink_to(tmp_path / "other" / "checkpoints" / "step-000001")
-    with pytest.raises(paceline.PacelineError, match=f"checkpoints/last: this is {ELSEWHERE}"):
+    with pytest.raises(paceline.PacelineError, match=f"checkpoints/last: is {ELSEWHERE}"):
         check_entries(run)
 
 
@@ -187,7 +187,7 @@ def test_a_report_shows_photos_that_the_data_sets_index_lists_and_no_other(run, 
     for name in (str(private / "secret.png"), os.path.relpath(private / "secret.png", run), "secret.png"):
         predictions_name(run, name)
         assert pictures(run) == 0
-    said = "of its photos are not shown: the data set's index does not list them"
+    said = "of its images are not shown, because the dataset index does not list them"
     assert said in read_page((run / "report.html").read_text()).text
     forge(run, {"data.root": str(private), "data.manifest": str(private)})
     assert pictures(run) == 0

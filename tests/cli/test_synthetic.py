@@ -86,7 +86,7 @@ def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_p
     refused(train(capsys, "classify-demo", tmp_path / "run", steps=4), "on data ... --output-dir")
     forge(tmp_path / "run", {"controls.synthetic": True})
     refused(command(capsys, "eval", tmp_path / "run"), "synthetic", "score")
-    refused(command(capsys, "predict", tmp_path / "run", class_photos / "val"), "synthetic", "answer")
+    refused(command(capsys, "predict", tmp_path / "run", class_photos / "val"), "synthetic", "predict")
     for file in ("last", "last/model.safetensors"):
         weights = tmp_path / "run" / "checkpoints" / file
         refused(train(capsys, "classify-demo", tmp_path / "other", "--weights", weights), f"{weights}")

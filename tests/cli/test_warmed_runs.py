@@ -155,7 +155,7 @@ def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, m
     assert said.code == 2 and len(events_of(tmp_path / "run", "warm_up")) == 1
     # torch's own log says above it which input was the last.
     last = said.err.splitlines()[-1]
-    assert last.startswith("paceline: --system.compile: ") and check_text(last, "9 forms")
+    assert last.startswith("paceline: --system.compile: ") and check_text(last, "9 compiled")
     assert "--system.compile off" in last and "Traceback" not in said.err
     (end,) = events_of(tmp_path / "run", "end")
     assert end["status"] == "failed" and "--system.compile" in end["reason"]
@@ -180,7 +180,7 @@ def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(cap
     said = train(capsys, run)
     assert said.code == 0, said
     lines = [line for line in said.out.splitlines() if "enough memory" in line]
-    assert check_lines(lines, ("4", "2 forwards"), ("2", "4 forwards"))
+    assert check_lines(lines, ("4", "2 forward"), ("2", "4 forward"))
     facts = json.loads((run / "run.json").read_text())
     assert facts["system"]["micro_batch_size"] == 2
     assert (facts["plan"]["micro_batch_size"], facts["plan"]["forwards"]) == (2, 4)

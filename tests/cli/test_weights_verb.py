@@ -149,11 +149,11 @@ def test_class_names_stay_with_our_own_files(ours, tmp_path, capsys):
 
 
 REFUSED = {
-    "no file": ([], "name a weight file"),
-    "the form that it has": (["{theirs}", "--format", "reference", "--output", "x.pth"], "in this form already"),
+    "no file": ([], "pass a weights file"),
+    "the form that it has": (["{theirs}", "--format", "reference", "--output", "x.pth"], "already has this format"),
     "an odd ending": (["{ours}", "--format", "reference", "--output", "x.bin"], "must end in"),
-    "no such form": (["{ours}", "--format", "caffe", "--output", "x.bin"], "there is no such form"),
-    "no place": (["{ours}", "--format", "reference"], "name the file to write"),
+    "no such form": (["{ours}", "--format", "caffe", "--output", "x.bin"], "--format caffe: not found"),
+    "no place": (["{ours}", "--format", "reference"], "--output is required"),
     "a ResNet as an SSD": (["{resnet}", "--format", "reference", "--output", "x.pth"], "is for an SSD"),
     "an SSD to torchvision": (["{ours}", "--format", "torchvision", "--output", "x.pth"], "torchvision has no network with"),
     "an SSD to timm": (["{ours}", "--format", "timm", "--output", "x.safetensors"], "timm has no ResNet with"),
@@ -162,10 +162,9 @@ REFUSED = {
     "a small stem": (["{small}", "--format", "timm", "--output", "x.pth"], "and a small stem"),
     "an SSD to detectron2": (["{ours}", "--format", "detectron2", "--output", "x.pkl"], "detectron2 has no network with"),
     "nothing": (["{nothing}", "--format", "paceline", "--output", "x.pth"], "no such weight file"),
-    "onto what is there": (["{ours}", "--format", "paceline", "--output", "{theirs}"], "exists and does not say that "
-    "paceline wrote it"),
-    "onto itself": (["{ours}", "--format", "paceline", "--output", "{ours}"], "the file that is converted"),
-    "a folder that cannot be": (["{ours}", "--format", "paceline", "--output", "{ours}/x.pth"], "cannot be written"),
+    "onto what is there": (["{ours}", "--format", "paceline", "--output", "{theirs}"], "already exists"),
+    "onto itself": (["{ours}", "--format", "paceline", "--output", "{ours}"], "must differ from the input file"),
+    "a folder that cannot be": (["{ours}", "--format", "paceline", "--output", "{ours}/x.pth"], "File exists"),
     "too few names": (["{ours}", "--format", "paceline", "--output", "x.safetensors", "--class-names-file", "{names}"],
         "1 names for 3 class rows"),
     "a deep stem": (["{deep}", "--format", "paceline", "--output", "x.pth"], "three convolutions in its stem"),
@@ -211,9 +210,9 @@ def test_inspect_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
     said = capsys.readouterr().out
     rows = {line[:8].strip(): line[10:] for line in said.splitlines()}
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
-    assert rows["tensors"] == f"320 of {numbers:,} numbers (267 float32, 53 int64)"
+    assert rows["tensors"] == f"320 of {numbers:,} elements (267 float32, 53 int64)"
     assert "00000000" in rows["file"] and rows["finite"] == "yes"
-    assert check_text(rows["classes"], "1,000", "published: n01440764")
+    assert check_text(rows["classes"], "1,000", "published order: n01440764")
     assert rows["fits"].startswith("resnet50 --model.width 4") and "320 tensors used" in rows["fits"]
 
 
@@ -241,7 +240,7 @@ def test_inspect_takes_the_flags_of_the_recipe_that_it_names(tmp_path, capsys):
     assert weights_verb("inspect", file, "--recipe", "resnet50", "--model.witdh", 4) == 2
     assert "--model.width" in capsys.readouterr().err
     assert weights_verb("inspect", "--recipe", "resnet50") == 2
-    assert "weight file" in capsys.readouterr().err
+    assert "weights file" in capsys.readouterr().err
 
 
 def test_inspect_says_where_names_are_timms(tmp_path, capsys):

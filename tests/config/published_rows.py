@@ -25,7 +25,7 @@ LOGS = {
     for name, row in ROWS.items()
     if (key := f"{row.source} {BENCHMARKS[name.partition('@')[0]]}") in LOGGED
 }
-GOOGLE = "network, data treatment, momentum and the length: Habana's, which began from Google's code"
+GOOGLE = "network, data processing, momentum, and length, from Habana's code, which is based on Google's code"
 
 
 def steps_of(images: int, batch: int) -> int:

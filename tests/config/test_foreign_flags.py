@@ -33,7 +33,9 @@ def test_no_accepted_name_is_another_settings_name():
     assert {word for word in {*settings, *SWITCHES} if word in names} - SHARED == set()
     ends = {flag.rpartition(".")[2]: flag for flag in FLAGS if "." in flag}
     assert not [
-        word for word, flags in ACCEPTED.items() if word in ends and ends[word] not in flags and word not in ("nms", "device")
+        word
+        for word, flags in ACCEPTED.items()
+        if word in ends and ends[word] not in flags and word not in ("nms", "device")
     ]
 
 

@@ -118,11 +118,11 @@ def test_a_time_without_room_for_a_step_is_refused_with_what_it_would_take():
 def test_how_far_the_learning_rate_had_come_is_said_in_words():
     recipe = RECIPES["classify-demo"]()
     plan = planned(recipe)
-    for share, wanted in ((0.05, "still warming up"), (1.0, "0 % of its peak")):
+    for share, wanted in ((0.05, "still warming up"), (1.0, "0% of its peak")):
         assert wanted in format_schedule_progress(recipe, plan, round(share * plan.total_steps))
     steps = RECIPES["maskrcnn"]()
     check_text(format_schedule_progress(steps, planned(steps), 1_000), "not begun")
-    check_text(format_schedule_progress(steps, planned(steps), 60_001), "10 %", "peak")
+    check_text(format_schedule_progress(steps, planned(steps), 60_001), "10%", "peak")
     constant = replace(recipe, schedule=replace(recipe.schedule, name="constant", warmup=0.0))
     assert format_schedule_progress(constant, planned(constant), 5) == ""
 
@@ -131,6 +131,6 @@ def test_a_fall_that_has_just_begun_is_said_in_plain_digits():
     recipe = RECIPES["resnet50"]()
     plan = planned(recipe)
     after = round(plan.warmup_steps)
-    for share, wanted in ((0.001, "99.9 %"), (0.05, "99.4 %")):
+    for share, wanted in ((0.001, "99.9%"), (0.05, "99.4%")):
         step = after + round(share * (plan.total_steps - after))
         check_text(format_schedule_progress(recipe, plan, step), wanted)

@@ -117,7 +117,7 @@ def test_a_refused_group_names_the_nearest_that_are_not_refused(world, span):
     for share, most in itertools.product((4, 8, 12), (2, 4, 6)):
         reached = [size for size in range(1, share + 1) if not refusal(share, most, size)]
         for group in range(2, share * world):
-            found = re.search(r"Nearest groups that can: ([\d, ]+), or 0 ", refusal(share, most, group))
+            found = re.search(r"Nearest possible values: ([\d, ]+), or 0 ", refusal(share, most, group))
             if found:
                 groups = [int(one) for one in found[1].split(", ")]
                 assert groups == sorted(set(groups) & set(reached))

@@ -116,7 +116,7 @@ def test_a_refused_span_names_the_nearest_that_are_not_refused(share: int, world
 
     reached = [span for span in range(1, share * world + 1) if not refusal(span)]
     for span in sorted(set(range(1, share * world + 1)) - set(reached)):
-        named = re.search(r"Nearest spans that can: ([\d, ]+)\.", refusal(span))
+        named = re.search(r"Nearest possible values: ([\d, ]+)\.", refusal(span))
         assert named is not None
         spans = [int(one) for one in named[1].split(", ")]
         assert spans == sorted(set(spans) & set(reached))
@@ -237,7 +237,7 @@ def test_a_refusal_says_how_many_of_the_ranks_train() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "eval_ranks", "said"),
-    [(1, 1, "one rank"), (4, 4, "4 ranks ... 0 to 3"), (4, 9, "--dedicated-eval-ranks 9"), (4, -1, "Name 0 to 3")],
+    [(1, 1, "one rank"), (4, 4, "4 ranks ... 0 to 3"), (4, 9, "--dedicated-eval-ranks 9"), (4, -1, "0 to 3")],
 )
 def test_somebody_has_to_train(ranks: int, eval_ranks: int, said: str) -> None:
     with raises(RecipeError, said):

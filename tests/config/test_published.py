@@ -374,7 +374,7 @@ def test_show_refuses_a_number_of_nodes_with_its_two_neighbours_in_one_line(caps
 def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
     machine = SYSTEMS["c4140"]()
     system = system_for("ssd-mlperf-512", "c4140", machine)
-    wanted = "forwards of up to 128, fp16, loss scale 128, binding off: as published on 1 node"
+    wanted = "micro-batches of up to 128, fp16, loss scale 128, CPU binding off: as published on 1 node"
     assert published_settings("ssd-mlperf-512", "c4140", system) == wanted
     own = replace(system, micro_batch_size=64, precision="bf16", loss_scale=0.0)
     assert check_text(published_settings("ssd-mlperf-512", "c4140", own), "binding off", "1 node")
@@ -387,12 +387,12 @@ def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_han
     assert said.code == 0 and check_text(said.out, "nearest", "dgx-h100") and "torch 2" not in said.out
     said = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140")
     text = " ".join(said.out.split())
-    check_text(text, "128, fp16, loss scale 128, binding off", "1 node")
-    assert "50 epochs in 43.87 min on 1 node, 570 images/s an accelerator" in text
+    check_text(text, "128, fp16, loss scale 128, CPU binding off", "1 node")
+    assert "50 epochs in 43.87 min on 1 node, 570 images/s per accelerator" in text
     assert text.count("torch 2.9.1 (containers/constraints-v100.txt): ") == 1
     own = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140", "--system.micro-batch-size", "64").out
     own = " ".join(own.split())
-    assert check_text(own, "64 images", "2 forwards") and "up to" not in own
+    assert check_text(own, "64 images", "2 micro-batches") and "up to" not in own
 
 
 def test_where_nothing_was_published_there_is_no_rule_and_no_nodes_are_refused():

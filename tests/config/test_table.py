@@ -42,7 +42,7 @@ def test_rows_and_menus_are_read_with_their_types(tmp_path):
 @pytest.mark.parametrize(
     ("text", "refused"),
     [
-        ("[{", "rows.json ... damaged"),
+        ("[{", "rows.json ... line 1 column 3"),
         ({}, "rows.json ... list"),
         ([{"nodes": 1}, {"minutes": 1}], r"rows.json[1]: missing key 'nodes'"),
         ([{"nodes": 1, "minute": 1}], r"rows.json[0]: unknown key 'minute'"),

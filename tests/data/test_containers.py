@@ -297,7 +297,7 @@ def test_flaws_are_one_line_each_and_nothing_is_written(folder, tmp_path, capsys
         "tar plain.rec": "no such file",
         "tar missing-*.tar": "matches no file",
         "tar s4://bucket/x.tar": "nothing here reads s4://",
-        "tar .": "this is a folder",
+        "tar .": "a folder",
     }
     for words, expected in cases.items():
         layout, name = words.split()

@@ -64,7 +64,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     assert download("coco2017", folder) == 0
     text = capsys.readouterr().out
     check_text(text, "COCO 2017", "2 training", "3 in all", "2 for validation")
-    assert text.rstrip().endswith(f"train with:  paceline train ssd --data '{folder}' --weights resnet34-mlperf")
+    assert text.rstrip().endswith(f"to train:  paceline train ssd --data '{folder}' --weights resnet34-mlperf")
     (prepared,) = re.findall(r"^paceline (prepare .*)", text, re.MULTILINE)
     assert main(shlex.split(prepared)) == 0
     words = shlex.split(text.rpartition("paceline train ")[2].partition(" --weights")[0])
@@ -156,7 +156,7 @@ def test_an_interrupt_says_how_to_go_on(coco: Site, tmp_path: Path, monkeypatch,
         patch.setattr(data_sets, "unpack", stopped)
         assert download("coco2017", folder, "--keep-archives") == 75
     assert f"paceline download coco2017 '{folder}' --keep-archives\n" in (said := capsys.readouterr().out)
-    assert main(shlex.split(said.partition("from here:  paceline ")[2].splitlines()[0])) == 0
+    assert main(shlex.split(said.partition("to resume:  paceline ")[2].splitlines()[0])) == 0
 
 
 def test_room_for_all_of_it_is_asked_for_before_the_first_byte(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
@@ -243,8 +243,8 @@ def test_imagenet_says_what_to_fetch_and_checks_what_is_there(site: Site, tmp_pa
 @pytest.mark.parametrize(
     "words, text",
     [
-        ([], "data set ... folder"),
-        (["coco2017"], "data set ... folder"),
+        ([], "dataset ... folder"),
+        (["coco2017"], "dataset ... folder"),
         (["coco", "out"], "'coco'"),
         (["coco2017", "out", "--sorce", "x"], "Did you mean --source?"),
         (["coco2017", __file__], "a file"),

@@ -37,8 +37,8 @@ def odd_classes(root: Path) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "make", "wanted"), [
-    ("boxes", odd_boxes, ("boxes partly outside their image, cut for training: 1", "1 image of val is an image of train too")),
-    ("class-folder", odd_classes, ("Photos of val that are in train too, byte for byte: 1",)),
+    ("boxes", odd_boxes, ("boxes partly outside their image, clipped in training: 1", "1 image of val is an image of train too")),
+    ("class-folder", odd_classes, ("Identical images in train and val: 1",)),
 ])  # fmt: skip
 def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind: Kind, make, wanted):
     root, said = make(tmp_path / "set"), []
@@ -49,7 +49,7 @@ def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind:
     for what in wanted:
         assert sum(what in line for line in said) == 1
     assert main(["prepare", "coco" if kind == "boxes" else "folder", str(root), "--output-dir", str(tmp_path / "out")]) == 0
-    printed, _, after = capsys.readouterr().out.replace(str(tmp_path / "out"), str(place)).partition("what suits it on")
+    printed, _, after = capsys.readouterr().out.replace(str(tmp_path / "out"), str(place)).partition("next (")
     assert "paceline plan " in after
     assert "".join(printed.split()) == "".join("".join(said[1:]).split())
     said.clear()
@@ -70,13 +70,13 @@ def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
         for name in ("0.jpg", "1.jpg"):
             (root / "train" / label / name).rename(root / "train" / label / name.replace("jpg", "HEIC"))
     (root / "train" / "cat" / "notes.txt").write_text("x")
-    wanted = "5 files: 4 .heic, 1 .txt; .heic is not read: convert these to JPEG, or name .jpg what is JPEG inside"
+    wanted = "5 files: 4 .heic, 1 .txt; .heic is not supported: convert these files to JPEG, or rename JPEG files to .jpg"
     said: list[str] = []
     prepare_if_needed(root, reporter=Lines(said.append, format_prepared))
     assert f"note: train: left out {wanted}" in said
     with pytest.raises(DataError) as refused:
         find_photos([root / "val"], apart_from=[root / "val" / "cat", root / "val" / "dog"])
-    assert "In it" in str(refused.value)
+    assert "Skipped" in str(refused.value)
     assert find_photos([root]).skipped() == wanted
     (root / "train" / "dog" / "2.jpg").unlink()
     with raises(DataError, "train/dog", "2 files: 2 .heic", "JPEG"):

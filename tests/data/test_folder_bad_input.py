@@ -101,8 +101,8 @@ def empty_train(root: Path) -> None:
 
 
 LAYOUTS = [
-    (no_folder, r"photos: no such folder\. Check the path"),
-    (is_a_file, "photos: this is a file"),
+    (no_folder, r"photos: folder not found\. Check the path"),
+    (is_a_file, "photos: is a file"),
     (empty, "photos: empty, there is nothing to train on. Wanted: ROOT/train/CLASS"),
     (images_in_root, r"photos: 1 images lie directly in it \(1\.jpg\) and there is no train/.* Wanted"),
     (images_in_train, r"train: 1 images lie directly in it \(1\.jpg\).*Move each into"),

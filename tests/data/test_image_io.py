@@ -72,7 +72,7 @@ def test_every_kind_of_16_bit_file_keeps_the_upper_eight_bits(name, decoder):
 def test_a_16_bit_picture_given_in_python_is_read_the_same():
     data, name = encode_photo(Image.fromarray(GRAY))
     np.testing.assert_array_equal(np.asarray(open_rgb(data, "ignore"))[..., 0], GRAY >> 8)
-    assert name == "the given photo"
+    assert name == "the given image"
 
 
 @pytest.mark.parametrize(

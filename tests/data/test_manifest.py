@@ -162,7 +162,7 @@ CHANGES = [
     (rename, r"train/dog/0\.jpg is gone"),
     (grow, r"train/dog/2\.jpg: .* bytes, .* when it was prepared"),
     (add_class, "3 class folders, 2 when it was prepared .cow differs"),
-    (remove_val, "val: no such folder"),
+    (remove_val, "val: folder not found"),
     (lose_index, "missing or damaged"),
 ]
 

@@ -60,7 +60,7 @@ def test_a_system_whose_accelerator_is_not_here_is_refused_and_another_kind_does
     machine("xpu" if wanted == "hpu" else "hpu", 8)
     with pytest.raises(RecipeError) as refusal:
         choose_device(System(wanted), 0)
-    assert "torch sees 0" in str(refusal.value)
+    assert "torch finds 0" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -98,7 +98,7 @@ def test_training_on_a_machine_that_is_not_here_is_refused_in_one_line_and_leave
     if accelerators.find_accelerators()[1]:
         pytest.skip("this machine has accelerators")
     monkeypatch.chdir(tmp_path)
-    refused(command(capsys, "train", "ssd-demo", "--system", system), "torch sees")
+    refused(command(capsys, "train", "ssd-demo", "--system", system), "torch finds")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -55,7 +55,7 @@ def test_ranks_that_the_launcher_bound_to_a_socket_each_share_theirs():
 
 
 def test_cores_that_overlap_in_part_are_refused():
-    with raises(RecipeError, "local rank 0 cores 0-3", "local rank 1 cores 3-5", "overlap", "--bind-to none"):
+    with raises(RecipeError, "local rank 0 to cores 0-3", "local rank 1 to cores 3-5", "overlap", "--bind-to none"):
         dealt([{0, 1, 2, 3}, {3, 4, 5}])
 
 
@@ -104,7 +104,10 @@ def test_threads_that_are_there_and_those_to_come_are_bound_and_let_go_again(tmp
             assert masks_of_threads() == {str(low)} and placed.share == 1
             assert placed.facts == {"placement": {"bind": "exclusive", "cores": [str(low)], "given": str(low)}}
         assert masks_of_threads() == {str(low)}
-        assert said == [f"cores (node): rank 0 on {format_cpu_list({low, high})}", f"cores (exclusive): rank 0 on {low}"]
+        assert said == [
+            f"CPU binding (node): rank 0 on {format_cpu_list({low, high})}",
+            f"CPU binding (exclusive): rank 0 on {low}",
+        ]
     finally:
         end.set()
         for thread in threads:

@@ -181,18 +181,18 @@ LEGAL = {
 }
 
 REFUSED = {
-    "RANK alone": ({"RANK": "0"}, ("RANK", "WORLD_SIZE missing")),
-    "WORLD_SIZE alone": ({"WORLD_SIZE": "2"}, ("RANK missing",)),
-    "LOCAL_RANK alone": ({"LOCAL_RANK": "0"}, ("RANK, WORLD_SIZE missing", "LOCAL_RANK is set")),
+    "RANK alone": ({"RANK": "0"}, ("RANK", "WORLD_SIZE not set")),
+    "WORLD_SIZE alone": ({"WORLD_SIZE": "2"}, ("RANK not set",)),
+    "LOCAL_RANK alone": ({"LOCAL_RANK": "0"}, ("RANK, WORLD_SIZE not set", "LOCAL_RANK is")),
     "no local ranks": (
         {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
-        ("LOCAL_RANK, LOCAL_WORLD_SIZE missing",),
+        ("LOCAL_RANK, LOCAL_WORLD_SIZE not set",),
     ),
     "rank = world": (torchrun(rank=16), ("RANK and WORLD_SIZE", "16 of 16")),
     "negative rank": (mpirun(rank=-1), ("OMPI_COMM_WORLD_RANK", "-1")),
     "local rank too high": (torchrun(local_rank=8), ("local rank 8 of 8",)),
     "more local ranks than ranks": (mpirun(rank=0, world=2, local_world=8), ("local rank 1 of 8", "world 2")),
-    "no number": (torchrun(RANK="three"), ("RANK='three'", "whole number")),
+    "no number": (torchrun(RANK="three"), ("RANK='three'", "integer")),
     "port 0": (torchrun(MASTER_PORT="0"), ("MASTER_PORT=0",)),
     "port too high": (srun(MASTER_PORT="70000"), ("MASTER_PORT=70000",)),
     "srun's counts disagree": (srun(tasks="8(x3)"), ("SLURM_STEP_TASKS_PER_NODE=8(x3)", "SLURM_STEP_NUM_TASKS=16")),
@@ -204,7 +204,7 @@ REFUSED = {
     ),
     "mpirun's size is missing": (
         {k: v for k, v in mpirun().items() if k != "OMPI_COMM_WORLD_SIZE"},
-        ("OMPI_COMM_WORLD_SIZE missing",),
+        ("OMPI_COMM_WORLD_SIZE not set",),
     ),
     "mpirun on several hosts, nobody says where": (
         {k: v for k, v in mpirun().items() if "hnp" not in k},

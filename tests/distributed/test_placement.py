@@ -122,7 +122,7 @@ def test_a_control_group_s_limit_is_kept(tmp_path):
 
 def test_more_ranks_than_cores_are_refused_unless_they_share(tmp_path):
     topology = topology_from_sheet(1, 2)
-    with raises(RecipeError, "--system.cpu-bind exclusive", "3 ranks", "2 cores", "bind node"):
+    with raises(RecipeError, "--system.cpu-bind exclusive", "3 ranks", "2 are", "bind node"):
         select_cores(topology, 0, 3, "exclusive")
     assert placed(topology, "node", (), 3) == ["0-1"] * 3
     assert count_usable_cores(topology, 0, 3, "node") == 1

@@ -25,7 +25,7 @@ def test_gloos_error_between_hosts_names_the_interface(monkeypatch):
     first, second = str(refused.value).splitlines()
     assert first.startswith("rank 1 (of 2) on ")
     assert check_text(first, "interface docker0", "(connect: No route to host)")
-    assert "lo 127.0.0.1" in second and second.endswith("--system.interface")
+    assert "lo 127.0.0.1" in second and second.endswith("--system.interface NAME")
 
 
 @pytest.mark.parametrize(("launch", "text"), [(TWO_HOSTS, "out of memory"), (SINGLE, GLOO)], ids=["other", "one-host"])

@@ -44,4 +44,4 @@ def test_the_bounds_are_the_tables_and_the_suite_runs_inside_them():
 def test_train_says_it_once(monkeypatch, class_photos, tmp_path, capsys):
     monkeypatch.setattr(provenance, "TESTED_TORCH", ((2, 0), (2, 1)))
     said = train(capsys, class_photos, tmp_path / "run")
-    assert said.code == 0 and (said.out + said.err).count("tested are 2.0 to 2.1") == 1
+    assert said.code == 0 and (said.out + said.err).count("tested: 2.0 to 2.1") == 1

@@ -68,7 +68,7 @@ def checkpoints() -> Iterator[Fault]:
         ("all are cut", ("cut newest/model.safetensors", "cut older/model.safetensors")),
         ("all lack their index", ("remove newest/index.json", "empty older/index.json")),
     ):
-        rounds = (Round("refused", damage=damage, says=("every checkpoint is damaged",)), Round(damage=("restore",)))
+        rounds = (Round("refused", damage=damage, says=("all checkpoints are damaged",)), Round(damage=("restore",)))
         yield Fault(name, family, "resnet50", 1, "refused", rounds, begun=True)
 
 
@@ -110,7 +110,7 @@ def logs() -> Iterator[Fault]:
         ("a line of mllog.txt that is not UTF-8", "append mllog.txt LATIN", 0),
     ):
         torn = "torn" in name
-        rounds = (Round(damage=(damage,), says=() if torn else (f"{damage.split()[1]}.*left out",)),)
+        rounds = (Round(damage=(damage,), says=() if torn else (f"{damage.split()[1]}.*ignored",)),)
         outcome = "unaffected" if torn else "resumed"
         yield Fault(name, family, "resnet50", 1, outcome, rounds, begun=True, lost_events=lost)
     rounds = (Round("refused", damage=("folder events.jsonl",), says=("events.jsonl",)), Round(damage=("restore",)))
@@ -136,7 +136,7 @@ def misuse() -> Iterator[Fault]:
         ("resnet50", 2, "another lr", "--optim.lr 0.05", "optim.lr"),
         ("resnet50", 1, "another seed", "--seed 9", "seed"),
         ("resnet50", 1, "another width", "--model.width 16", "model.width"),
-        ("resnet50", 1, "fewer photos", "--max-train-images 40", "other training images"),
+        ("resnet50", 1, "fewer photos", "--max-train-images 40", "training images differ"),
         ("ssd", 1, "another lr", "--optim.lr 0.05", "optim.lr"),
         ("maskrcnn", 1, "another seed", "--seed 9", "seed"),
     ):

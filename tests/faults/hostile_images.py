@@ -122,9 +122,9 @@ def many_unreadable(folder: Path) -> None:
 
 
 CASES: dict[str, Case] = {
-    "named pipe": (photo(fifo), "this is a named pipe"),
-    "socket": (photo(unix_socket), "this is a socket"),
-    "endless zeros": (photo(zeros), "this is a device"),
+    "named pipe": (photo(fifo), "a named pipe"),
+    "socket": (photo(unix_socket), "a socket"),
+    "endless zeros": (photo(zeros), "a device"),
     "folder": (photo(lambda path: (path.unlink(), path.mkdir())), "must hold images only"),
     "link to nowhere": (photo(lambda path: (path.unlink(), os.symlink("nowhere", path))), "link to a file that is gone"),
     "link to itself": (photo(lambda path: (path.unlink(), os.symlink("0.jpg", path))), "cannot be read"),

@@ -124,7 +124,7 @@ def rows_of_kills() -> Iterator[Fault]:
         yield Fault(f"{len(steps)} kills", family, workload, ranks, "resumed", rounds)
     mixed = (*killed("operation 30%"), Round("interrupted", (Strike("step 8", "ask SIGTERM"),)), *killed("step 10 +20"))
     yield Fault("a kill, a stop, a kill", family, "maskrcnn", 1, "resumed", mixed, saves=True)
-    written = Round("refused", says=("is finished", "report was missing and is written now"), over=True)
+    written = Round("refused", says=("is finished", "missing report has been written"), over=True)
     rounds = (*killed("file 1 open run/.*report"), written)
     yield Fault("while the report is written", "killed at a file operation", "resnet50", 1, "resumed", rounds, report=True)
     family = "another number of ranks"

@@ -8,7 +8,7 @@ from random import Random
 from fault import Fault, Round, Strike
 from workloads import WORKLOADS
 
-GOES_ON = "the same command goes on"
+GOES_ON = "the same command again"
 
 
 def _stopped(at: str, do: str, rank: int | None = 0) -> tuple[Round]:

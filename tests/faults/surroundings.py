@@ -7,7 +7,7 @@ from random import Random
 
 from fault import Fault, Round, Strike
 
-UNTOUCHED = "Earlier checkpoints .* are untouched|the same command again"
+UNTOUCHED = "Earlier checkpoints .* are unchanged|the same command again"
 
 
 def disks() -> Iterator[Fault]:
@@ -75,7 +75,7 @@ def photos() -> Iterator[Fault]:
         ("ssd", "changed"),
         ("maskrcnn", "removed"),
     ):
-        says = r"other training images|\.jpg|train2017"
+        says = r"training images differ|\.jpg|train2017"
         rounds = (Round("refused", damage=(f"photo {how}",), says=(says,)),)
         name = f"one {how} between two commands"
         yield Fault(name, family, workload, 1, "refused", rounds, data="own", begun=True)
@@ -90,7 +90,7 @@ def machines() -> Iterator[Fault]:
         yield Fault(name, "clock jumps", "ssd" if seconds > 0 else "maskrcnn", 2, "unaffected", rounds)
     family = "a loss that is no number"
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1), ("maskrcnn", 1)):
-        says = ("the loss of step [0-9]+ is not finite", "its [0-9]+ images are named")
+        says = ("the loss of step [0-9]+ is not finite", "The [0-9]+ images of the step are listed")
         rounds = (Round("failed", (Strike("step 8", "not-a-number", ranks - 1),), says=says, alike=True),)
         yield Fault("at step 8", family, workload, ranks, "resumed", rounds)
     family = "a loader's thread dies"
@@ -118,7 +118,7 @@ def machines() -> Iterator[Fault]:
         rounds = (Round("failed", (Strike("step 4", "limit-memory 0", ranks - 1),), says=("(?i)memory|thread",)),)
         yield Fault("ulimit -v reached", family, workload, ranks, "resumed", rounds)
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1)):
-        rounds = (Round("refused", (Strike("step 7", "remove-run", 0),), says=("No such file|is gone|deleted",)),)
+        rounds = (Round("refused", (Strike("step 7", "remove-run", 0),), says=("No such file|not found|deleted",)),)
         yield Fault("deleted in training", "run folder", workload, ranks, "refused", rounds)
     # Bits follow the number of compute threads, here automatic: two on the two cores that the run began with.
     family = "threads and cores at resume"

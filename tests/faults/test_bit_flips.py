@@ -162,7 +162,7 @@ def outcome(verb: str, file: Path, said: Any, got: dict[str, Any] | None, wanted
     names = (file.name, file.parent.name) if file.suffix == ".npy" else (file.name,)
     if file.name == "manifest.json":
         names = (file.name, "no manifest yet")
-    words = ("damaged", "checksum", "cannot be read", "format", "no manifest yet", "missing", "no end")
+    words = ("damaged", "checksum", "readable", "read", "format", "no manifest yet", "missing", "not found", "truncated")
     named = any(name in told for name in names) and any(word in told for word in words)
     if "Traceback" in told or said.code not in (0, 2):
         return f"TRACEBACK or code {said.code}"

@@ -57,7 +57,7 @@ def test_killed_at_random_it_goes_on_from_the_bucket_to_the_same_bytes(tmp_path,
         out = tmp_path / f"machine-{turn}"
         said = kill_after(start(class_photos, out, *mirror), out, draw.randint(1, 8), draw.uniform(0, 0.06))
         assert "skipping" not in said and "damaged" not in said, said
-        brought += [line for line in said.splitlines() if line.startswith("brought from")]
+        brought += [line for line in said.splitlines() if line.startswith("downloaded from")]
     last = start(class_photos, tmp_path / "last", *mirror)
     said = last.communicate(timeout=300)[0]
     assert last.returncode == 0 and len(set(brought)) >= 4, (said, brought)
@@ -84,11 +84,11 @@ def test_a_signal_waits_for_the_upload_and_the_same_command_goes_on_elsewhere(tm
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[0]
-    assert process.returncode == 75 and "not there" not in said, said
+    assert process.returncode == 75 and "not uploaded" not in said, said
     other = start(class_photos, tmp_path / "second", *mirror)
     then = other.communicate(timeout=300)[0]
     newest = (out / "checkpoints/last").readlink()
-    assert other.returncode == 0 and f"brought from {mirror[1]}: {newest}" in then, then
+    assert other.returncode == 0 and f"downloaded from {mirror[1]}: {newest}" in then, then
 
 
 def test_a_store_that_is_killed_stops_no_training_and_its_end_says_so(tmp_path, class_photos, monkeypatch):
@@ -104,4 +104,4 @@ def test_a_store_that_is_killed_stops_no_training_and_its_end_says_so(tmp_path, 
     end = read_events(tmp_path / "run/events.jsonl")[-1]
     assert process.returncode == 0 and end["event"] == "end" and end["step"] == 240, said
     assert check_text(end["mirror"]["missing"], "step-000240", "(connection refused"), end
-    assert check_line(said, "training") and "not there: step-000240" in said, said
+    assert check_line(said, "training") and "not uploaded: step-000240" in said, said

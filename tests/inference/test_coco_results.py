@@ -107,7 +107,7 @@ def test_a_photo_is_the_image_whose_whole_name_ends_its_path(tmp_path):
         ("[]", "lists"),
         ('{"images": [], "categories": []}', "none of"),
         ('{"images": [{"id": 1}], "categories": []}', "image 0.*file_name"),
-        ('{"images": [{"id": "1", "file_name": "a.jpg"}], "categories": []}', "whole number"),
+        ('{"images": [{"id": "1", "file_name": "a.jpg"}], "categories": []}', "integer"),
         (
             '{"images": [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "a.jpg"}], "categories": []}',
             r"two images.*'a\.jpg'",
@@ -135,7 +135,7 @@ def test_the_data_sets_own_ids_go_before_names_that_are_numbers(maskrcnn_run):
     photos = sorted((maskrcnn_run.data / "val2017").iterdir())
     facts = read_run(maskrcnn_run.folder)
     ids, whence = find_image_ids(photos, facts)
-    assert [ids[photo] for photo in photos] == [10 + int(photo.stem) for photo in photos] and "data set" in whence
+    assert [ids[photo] for photo in photos] == [10 + int(photo.stem) for photo in photos] and "dataset" in whence
     other = [photo for folder in ("train2017", "val2017") for photo in (maskrcnn_run.data / folder).iterdir()]
     assert find_image_ids(other, facts)[0] == {}  # of two splits: their ids may be the same
 

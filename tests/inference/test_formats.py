@@ -190,7 +190,7 @@ def test_a_file_that_somebody_corrected_is_never_replaced(tmp_path):
     check_prediction_dir(folder)
     label = folder / "yolo" / "labels" / "a b.txt"
     label.write_text("0 0.5 0.5 0.1 0.1\n")
-    with pytest.raises(PacelineError, match=r"yolo/labels/a b.txt is newer .* not replaced"):
+    with pytest.raises(PacelineError, match=r"yolo/labels/a b.txt was edited .* not overwritten"):
         check_prediction_dir(folder)
     assert label.read_text() == "0 0.5 0.5 0.1 0.1\n"
 
@@ -215,7 +215,7 @@ def test_unknown_formats_and_those_that_the_run_cannot_fill_are_refused(resnet_r
     photo = sorted((ssd_run.data / "val2017").iterdir())[0]
     words = ["predict", ssd_run.folder, photo, "--output-dir", tmp_path / "out", "--save-formats"]
     refused(command(capsys, *words, "coco,yolov5"), "--save-formats yolov5", "yolo")
-    refused(command(capsys, *words, "masks"), "--save-formats masks", "only boxes")
+    refused(command(capsys, *words, "masks"), "--save-formats masks", "boxes")
     refused(command(capsys, "predict", resnet_run.folder, photo, "--save-formats", "coco"), "--save-formats coco", "csv")
     assert not (tmp_path / "out").exists()
     out = tmp_path / "classes"

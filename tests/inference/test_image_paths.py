@@ -120,7 +120,7 @@ def test_a_photo_that_is_named_again_is_taken_once_and_counted(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     listing = find_photos([Path("in/a.jpg"), tmp_path / "in/a.jpg", Path("in"), Path("in/../in/a.jpg"), Path("linked")])
     assert listing.photos == [Path("in/a.jpg"), Path("in/b.jpg")] and len(listing.places) == 2
-    check_text(listing.skipped(), "5 named", "once")
+    check_text(listing.skipped(), "5 given", "once")
 
 
 # Answers ---------------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         with pytest.raises(PacelineError, match="--output-dir"):
             answer(out, "a.jpg")
     (tmp_path / "in the way").mkdir()
-    with raises(PacelineError, "a.jpg", "written"), open_prediction_dir(tmp_path / "o", {}, coco=False) as new:
+    with raises(PacelineError, "a.jpg", "writable"), open_prediction_dir(tmp_path / "o", {}, coco=False) as new:
         (tmp_path / "o" / "a.jpg").mkdir()
         new.add(found(), found(), ResultLocation("a.jpg", "a.jpg", None, 1), b"pixels", None)
 
@@ -290,14 +290,14 @@ def test_a_pattern_names_photos_as_a_shell_does_and_leaves_out_other_files_and_e
 
     assert names("*.jpg") == (["a.jpg", "b.jpg"], "")
     assert names("**/*.jpg", "b.jpg")[0] == ["a.jpg", "b.jpg", "deep/d.jpg"]
-    check_text(names("**/*.jpg", "b.jpg")[1], "1 named")
+    check_text(names("**/*.jpg", "b.jpg")[1], "1 given")
     check_text(names("**/*.jpg")[1], "1 in folders", "earlier")
     assert names("[ab].*") == (["a.jpg", "b.jpg"], "")
     whole = names("*")  # a folder that it names counts as its photos
     assert whole[0] == ["a.jpg", "b.jpg", "deep/d.jpg", "deep/er/c.png"] and "1 .txt" in whole[1]
     with raises(DataError, "1 .txt"):
         names("*.txt")
-    with raises(DataError, "no photo"):
+    with raises(DataError, "no image"):
         names("*.gone")
     (tmp_path / "x[1].jpg").write_bytes(b"x")
     assert names("x[1].jpg")[0] == ["x[1].jpg"]  # what is there is no pattern

@@ -132,5 +132,5 @@ def test_score_above_decides_what_is_drawn_and_printed_but_not_what_is_written(l
     assert pixels_of(out / "x.jpg")[250, 81].min() > 230  # white: no dog is drawn
     assert len(json.loads((out / "predictions.json").read_text())["images"][0]["detections"]) == 2
     said = command(capsys, "predict", tmp_path, photo, "--output-dir", out, "--score-threshold", 0.9)
-    check_text(said.out, "nothing", "0.9")
+    check_text(said.out, "no detections", "0.9")
     refused(command(capsys, "predict", tmp_path, photo, "--score-threshold", 30), "--score-threshold", "[0, 1]")

@@ -159,7 +159,7 @@ def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path
     photo = gray(tmp_path / "000000000139.png", (800, 400), 250)
     (tmp_path / "run").mkdir()
     said = command(capsys, "predict", tmp_path / "run", photo, "--output-dir", tmp_path / "out")
-    assert said.code == 0 and f"{photo}: cat 0.78  dog 0.39" in said.out and "1 photo in " in said.out
+    assert said.code == 0 and f"{photo}: cat 0.78  dog 0.39" in said.out and "1 image in " in said.out
     (record,) = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
     first, second = record["detections"]
     assert {name: first[name] for name in ("category_id", "name", "bbox", "score")} == {

@@ -55,7 +55,7 @@ def test_pictures_are_drawn_upright_and_the_number_of_turned_photos_is_said(fixt
     run = request.getfixturevalue(fixture).folder
     _photos(tmp_path)
     assert main(["predict", str(run), str(tmp_path), "--output-dir", str(tmp_path / "out"), "--score-threshold", "1"]) == 0
-    check_text(capsys.readouterr().out, "1 photo", "EXIF", "turned by")
+    check_text(capsys.readouterr().out, "1 image", "EXIF", "applied")
     with Image.open(tmp_path / "out" / "upright.jpg") as wanted, Image.open(tmp_path / "out" / "turned.jpg") as found:
         assert found.size == wanted.size and _corner(found) == _corner(wanted)
     record = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
@@ -71,7 +71,7 @@ def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, ca
     ignoring = replace(predictor.trained, recipe=replace(recipe, input=replace(recipe.input, exif="ignore")))
     monkeypatch.setattr("paceline.inference.trained_model.open_trained", lambda *_, **__: ignoring)
     assert main(["predict", str(resnet_run.folder), str(upright), str(turned), "--output-dir", str(tmp_path / "out")]) == 0
-    check_text(capsys.readouterr().out, "1 photo", "EXIF", "not turned")
+    check_text(capsys.readouterr().out, "1 image", "EXIF", "not applied")
     with Image.open(tmp_path / "out" / "upright.jpg") as one, Image.open(tmp_path / "out" / "turned.jpg") as other:
         assert one.size != other.size, "drawn as it was answered"
 

@@ -109,18 +109,18 @@ def test_what_is_no_video_is_refused_and_nothing_is_written(resnet_run, clip, tm
         assert not out.exists()
 
     (tmp_path / "text.mp4").write_text("no video")
-    refuse(tmp_path / "text.mp4", "text.mp4", "no video")
+    refuse(tmp_path / "text.mp4", "text.mp4", "readable video")
     refuse(tmp_path / "gone.mkv", "gone.mkv", "No such file")
     os.mkfifo(tmp_path / "pipe.mp4")
     refuse(tmp_path / "pipe.mp4", "pipe.mp4", "named pipe")
     (tmp_path / "head.mp4").write_bytes(clip.read_bytes()[:600])
-    refuse(tmp_path / "head.mp4", "head.mp4", "no video")
+    refuse(tmp_path / "head.mp4", "head.mp4", "readable video")
     # Playlists lead elsewhere: what they name is not opened.
     (tmp_path / "list.ts").write_text(f"#EXTM3U\n#EXT-X-TARGETDURATION:3\n#EXTINF:2.4,\n{clip}\n#EXT-X-ENDLIST\n")
     refuse(tmp_path / "list.ts", "list.ts")
     (tmp_path / "concat.mp4").write_text(f"ffconcat version 1.0\nfile '{clip}'\n")
     refuse(tmp_path / "concat.mp4", "concat.mp4")
-    refuse("camera:77", "camera:77", "camera cannot be opened")
+    refuse("camera:77", "camera:77", "opening the camera")
 
 
 def test_flags_that_fit_no_video_or_no_photo_are_refused(ssd_run, clip, tmp_path, capsys):

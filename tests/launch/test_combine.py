@@ -190,4 +190,4 @@ def test_a_ranks_share_of_the_cores_stands_beside_every_mpirun_line(tmp_path, th
     for one, share in ((asked, True), (replace(asked, system=replace(system, sockets=0)), False)):
         lines = make_files(one)[0].text.splitlines()
         before = lines[next(at for at, line in enumerate(lines) if line.removeprefix("exec ").startswith("mpirun")) - 1]
-        assert before.startswith("# 8 ranks on 2 sockets of 28 cores: --map-by socket:PE=7 ") == share
+        assert before.startswith("# 8 ranks on 2 sockets with 28 cores each: ") == share

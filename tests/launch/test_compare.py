@@ -38,7 +38,7 @@ NODE = NodeFacts(
     adapters=("mlx5_0", "mlx5_1"),
     offset=2e-4,
     offset_error=1e-4,
-    network="NCCL chose InfiniBand on mlx5_0, mlx5_1, GPUDirect",
+    network="NCCL uses InfiniBand on mlx5_0, mlx5_1, GPUDirect",
     teraflops=(700.0,) * 8,
 )
 
@@ -60,30 +60,39 @@ LIES = [
     ({"versions": {"paceline": "0.1.0", "torch": "2.10.0"}}, "problem", "torch: 2.10.0; 2.11.0 on 3 of 4"),
     ({"versions": {**NODE.versions, "timm": "1.0"}}, "problem", "timm: 1.0; absent on 3 of 4"),
     ({"devices": (GPU,) * 7, "ranks": 7, "driver_devices": 7}, "problem", "GPUs: 7 x NVIDIA H100 80GB HBM3 79 GiB; 8 x"),
-    ({"devices": (GPU,) * 7}, "problem", "nvidia-smi lists 8 GPUs, torch sees 7"),
+    ({"devices": (GPU,) * 7}, "problem", "nvidia-smi lists 8 GPUs, but torch finds 7"),
     ({"devices": (GPU,) * 7, "driver_devices": 7}, "problem", "8 ranks for 7 GPUs"),
     ({"devices": (*(GPU,) * 7, slow)}, "problem", "GPU 7 is slowed down by its hardware for heat"),
     ({"devices": (replace(GPU, errors=3), *(GPU,) * 7)}, "problem", "GPU 0 has 3 uncorrected memory errors"),
     ({"driver": "535.1"}, "note", "driver: 535.1; 550.54.15 on 3 of 4"),
-    ({"driver_cuda": "11.8"}, "problem", "the driver knows CUDA up to 11.8, this torch is built for 12.1"),
+    ({"driver_cuda": "11.8"}, "problem", "the driver supports CUDA up to 11.8, and this torch needs 12.1"),
     ({"links": "28 x PHB"}, "problem", "links between GPUs: 28 x PHB"),
     ({"numa_nodes": 8}, "problem", "processors: 2 sockets, 8 NUMA nodes, 112 cores"),
     ({"allowed": "0-111", "shares": ("0-111",) * 8}, "problem", "binding: 112 hardware threads allowed"),
-    ({"allowed": "0-7", "shares": tuple(map(str, range(8)))}, "problem", "ranks may run on one hardware thread each (0, 1, 2, 3)"),
-    ({"memory_gib": 1007.0}, "problem", "1007 GiB of memory, the others 2015"),
+    (
+        {"allowed": "0-7", "shares": tuple(map(str, range(8)))}, "problem",
+        "the launcher bound each rank to one hardware thread (0, 1, 2, 3)",
+    ),
+    ({"memory_gib": 1007.0}, "problem", "1007 GiB of memory, 2015 GiB on the other nodes"),
     ({"huge_pages": "never"}, "note", "huge pages: never"),
     ({"shm_gib": 0.06}, "problem", "/dev/shm has 0.06 GiB"),
-    ({"run_gib": 1.5}, "note", "1.5 GiB free where runs go"),
+    ({"run_gib": 1.5}, "note", "1.5 GiB free for runs"),
     ({"run_trouble": "/runs is another folder here"}, "problem", "/runs is another folder here"),
-    ({"network": "NCCL fell to sockets on eth0"}, "problem", "NCCL fell to sockets on eth0 although mlx5_0, mlx5_1 is there"),
-    ({"network": "NCCL chose RoCE on mlx5_0"}, "problem", "network: NCCL chose RoCE on mlx5_0; NCCL chose InfiniBand"),
-    ({"network_trouble": ("a sum over NCCL came out wrong",)}, "problem", "a sum over NCCL came out wrong"),
-    ({"network_warnings": ("no libnccl-net.so",)}, "note", "NCCL warns: no libnccl-net.so"),
+    (
+        {"network": "NCCL fell back to sockets on eth0"}, "problem",
+        "NCCL fell back to sockets on eth0, although mlx5_0, mlx5_1 is available",
+    ),
+    ({"network": "NCCL uses RoCE on mlx5_0"}, "problem", "network: NCCL uses RoCE on mlx5_0; NCCL uses InfiniBand"),
+    ({"network_trouble": ("a sum over NCCL was wrong",)}, "problem", "a sum over NCCL was wrong"),
+    ({"network_warnings": ("no libnccl-net.so",)}, "note", "NCCL warning: no libnccl-net.so"),
     ({"adapters": ()}, "problem", "adapters: none; mlx5_0, mlx5_1 on 3 of 4"),
-    ({"offset": 0.3}, "note", "its clock is 0.3 s ahead of rank 0's (+-0.0001 s)"),
-    ({"offset": -40.0}, "problem", "its clock is 40 s behind rank 0's"),
+    ({"offset": 0.3}, "note", "the clock is 0.3 s ahead of rank 0 (±0.0001 s)"),
+    ({"offset": -40.0}, "problem", "the clock is 40 s behind rank 0"),
     ({"offset": 1.0, "offset_error": 0.95}, "ok", ""),
-    ({"teraflops": (*(700.0,) * 3, 610.0, *(700.0,) * 4)}, "problem", "GPU 3 multiplies matrices at 610 TFLOP/s, the median is 700"),
+    (
+        {"teraflops": (*(700.0,) * 3, 610.0, *(700.0,) * 4)}, "problem",
+        "GPU 3 computes 610 TFLOP/s in matrix multiplication (median: 700)",
+    ),
     ({"kernel": "6.5.0"}, "note", "kernel: 6.5.0"),
     ({"links": "", "driver": "", "huge_pages": ""}, "ok", ""),
 ]  # fmt: skip
@@ -138,14 +147,14 @@ def test_a_line_tells_everything_once():
     text = format_node(NODE)
     assert "\n" not in text
     for part in (
-        "8 ranks", "8 x NVIDIA H100 80GB HBM3 79 GiB", "NV18 between all", "driver 550.54.15 (CUDA 12.4, torch's 12.1)",
+        "8 ranks", "8 x NVIDIA H100 80GB HBM3 79 GiB", "NV18 between all", "driver 550.54.15 (CUDA 12.4, torch: CUDA 12.1)",
         "clocks 8 x 1980 of 1980 MHz", "700 to 700 TFLOP/s", "2 sockets, 2 NUMA nodes, 112 cores",
         "224 hardware threads allowed (all ranks on 0-223)", "2015 GiB memory", "huge pages madvise, 0 reserved",
-        "/dev/shm 1007.5 GiB", "disk 3400 GiB, temporary 400 GiB", "NCCL chose InfiniBand", "clock +0.2 ms +-0.1", "torch 2.11.0",
+        "/dev/shm 1007.5 GiB", "disk 3400 GiB, temporary 400 GiB", "NCCL uses InfiniBand", "clock +0.2 ms ±0.1", "torch 2.11.0",
     ):  # fmt: skip
         assert text.count(part) == 1, part
     bare = format_node(NodeFacts(0, "vm", 1, {}))
-    assert "no GPU" in bare and "memory unknown" in bare and "no /dev/shm" in bare and "clock: rank 0's" in bare
+    assert "no GPU" in bare and "memory unknown" in bare and "no /dev/shm" in bare and "clock: reference" in bare
 
 
 def test_cores_and_hardware_threads_are_compared_with_the_systems():

@@ -59,7 +59,9 @@ def test_each_difference_is_a_line_with_its_flag(change: dict[str, str], level: 
 def test_what_the_host_did_not_tell_is_not_compared() -> None:
     nothing = dict.fromkeys(HOST, "")
     assert [level for level, _ in compare_host(nothing, {**HOST, "memlock": "8192"})] == ["note"]
-    assert compare_host({"user": HOST["user"]}, nothing | {"user": HOST["user"]}) == [("ok", "as the host: user 1000:1000")]
+    assert compare_host({"user": HOST["user"]}, nothing | {"user": HOST["user"]}) == [
+        ("ok", "same as the host: user 1000:1000")
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "x", "[1]", '{"user": 3}', '{"a": "' + "b" * 20_000 + '"}', '{"user": NaN}'])

@@ -176,7 +176,7 @@ def test_whose_devices_a_system_has() -> None:
     [
         (replace(JOB, container="docker", system=replace(EIGHT_GPUS, device="mps")), "mps"),
         (replace(JOB, container="pyxis", image=""), "image"),
-        (replace(JOB, container="pyxis", system=MI300), "enroot ... rocm"),
+        (replace(JOB, container="pyxis", system=MI300), "pyxis ... rocm"),
         (replace(JOB, container="docker", mounts=(Mount(Path("/a,b"), "/a,b", "x"),)), "/a,b ... docker"),
         (replace(JOB, container="apptainer", mounts=(Mount(Path("/a:b"), "/a:b", "x"),)), "/a:b ... apptainer"),
     ],

@@ -102,7 +102,7 @@ def test_a_job_takes_the_first_hosts(tmp_path):
 @pytest.mark.parametrize(
     ("text", "nodes", "why"),
     [
-        ("a\nb\n", 3, "--nodes 3 ... hosts names 2 hosts ... --nodes 2"),
+        ("a\nb\n", 3, "--nodes 3 ... hosts lists 2 hosts ... --nodes 2"),
         ("a\nb slots=4\n", 2, "b has 4 slots ... 8 ranks"),
         ("a\nlocalhost\n", 2, "localhost ... machine"),
         ("a\n127.0.0.2\n", 2, "127.0.0.2 ... machine"),

@@ -158,7 +158,7 @@ def test_an_image_for_a_v100_has_its_versions(
         assert run(Printer(), ["build", "--container-runtime", engine, "--system", system, "--dry-run"]) == 0
         said = capsys.readouterr().out
         assert "--build-arg CONSTRAINTS=containers/constraints-v100.txt" in said
-        assert said.startswith("torch 2.9.1, by containers/constraints-v100.txt: ")
+        assert said.startswith("torch 2.9.1, from containers/constraints-v100.txt: ")
         assert run(Printer(), ["build", "--container-runtime", engine, "--system", "dgx-a100", "--dry-run"]) == 0
         assert "CONSTRAINTS" not in capsys.readouterr().out
 
@@ -166,9 +166,9 @@ def test_an_image_for_a_v100_has_its_versions(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("p3dn", "--torch", "cu126"), "--torch cu126: --system p3dn takes torch 2.9.1 as PyPI has it"),
+        (("p3dn", "--torch", "cu126"), "--torch cu126: --system p3dn needs PyPI's torch 2.9.1"),
         (("gaudi8",), "--system gaudi8"),
-        (("mi300x8",), "add --torch rocm7.0"),
+        (("mi300x8",), "Add --torch rocm7.0"),
         (("p3",), "system"),
     ],
 )
@@ -212,9 +212,9 @@ def test_image_shell_in_a_folder_whose_name_a_shell_would_run(tmp_path: Path, mo
 def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for call, text in (
-        (lambda: choose_engine("auto", ENGINES), "install one of docker, podman, buildah, apptainer"),
-        (lambda: choose_engine("podman", ENGINES), "there is no podman on this machine"),
-        (lambda: choose_engine("buildah", ("docker",)), "--container-runtime buildah cannot do that"),
+        (lambda: choose_engine("auto", ENGINES), "Install one of docker, podman, buildah, apptainer"),
+        (lambda: choose_engine("podman", ENGINES), "podman not found on this machine"),
+        (lambda: choose_engine("buildah", ("docker",)), "--container-runtime buildah: not supported"),
         (lambda: run(Printer(), ["push"]), "docker push NAME:TAG"),
     ):
         with pytest.raises(PacelineError, match=text) as told:

@@ -60,7 +60,7 @@ def test_links_between_gpus_are_read_without_adapters_and_colours():
     links = read_links(TOPOLOGY)
     assert links == {(0, 1): "NV18", (0, 2): "SYS", (1, 2): "SYS"}
     assert format_links(links) == "2 x SYS, 1 x NV18"
-    assert format_links({(0, 1): "NV18", (0, 2): "NV18"}) == "NV18 between all"
+    assert format_links({(0, 1): "NV18", (0, 2): "NV18"}) == "NV18 between all GPUs"
     assert read_links("GPU0\t X \t0-3\t0\n") == {} and format_links({}) == "" and read_links("GPU0\nGPU1\n") == {}
 
 

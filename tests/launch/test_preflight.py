@@ -63,8 +63,8 @@ def test_good_nodes_are_good():
 def test_who_never_answered_or_fell_silent_is_named():
     looks = {number: look(number) for number in range(3)}
     found = judge_nodes(NAMES, {0: looks[0], 2: looks[2]}, {0: reach(0)}, None)
-    assert check_lines([one.text for one in found[1]], ("answer",))
-    assert check_lines([one.text for one in found[2]], ("silent",)) and not count_problems(found[0])
+    assert check_lines([one.text for one in found[1]], ("respond",))
+    assert check_lines([one.text for one in found[2]], ("stopped responding",)) and not count_problems(found[0])
 
 
 def test_a_slow_core_is_measured_by_the_slowest_cores_of_the_others():
@@ -98,11 +98,11 @@ def test_a_slow_link_names_the_node_all_of_whose_links_are_slow():
 @pytest.mark.parametrize(
     ("failures", "named"),
     [
-        ({0: {"1": "x"}}, {"b": "a does not reach it at x"}),
-        ({0: {"2": "x"}, 1: {"2": "y"}}, {"c": "a does not reach it at x, nor do 1 more"}),
-        ({2: {"0": "x", "1": "y"}}, {"c": "it does not reach a at x, nor does it 1 more"}),
-        ({0: {"1": "x"}, 1: {"0": "y"}}, {"b": "a does not reach it at x"}),
-        ({0: {"1": "x"}, 1: {"2": "y"}, 2: {"1": "z"}}, {"b": "a does not reach it at x, nor do 1 more"}),
+        ({0: {"1": "x"}}, {"b": "a does not reach this node at x"}),
+        ({0: {"2": "x"}, 1: {"2": "y"}}, {"c": "a does not reach this node at x (failed connections: 2)"}),
+        ({2: {"0": "x", "1": "y"}}, {"c": "this node does not reach a at x (failed connections: 2)"}),
+        ({0: {"1": "x"}, 1: {"0": "y"}}, {"b": "a does not reach this node at x"}),
+        ({0: {"1": "x"}, 1: {"2": "y"}, 2: {"1": "z"}}, {"b": "a does not reach this node at x (failed connections: 2)"}),
     ],
 )
 def test_the_fewest_nodes_are_taken_away_so_that_all_others_reach_each_other(failures, named):
@@ -134,10 +134,10 @@ def test_a_folder_that_is_full_or_data_that_is_not_there_is_a_trouble(tmp_path, 
     there = tmp_path / "data"
     there.mkdir()
     assert find_folder_problems(tmp_path / "to" / "come", [("cache", tmp_path)], [("data", there)]) == []
-    assert find_folder_problems(tmp_path, [], [("data", tmp_path / "none")]) == [f"data {tmp_path / 'none'}: is not there"]
+    assert find_folder_problems(tmp_path, [], [("data", tmp_path / "none")]) == [f"data {tmp_path / 'none'}: not found"]
     monkeypatch.setattr("paceline.launch.doctor.measure.MIN_MIB", 10**9)
     (text,) = find_folder_problems(tmp_path, [("temporary", tmp_path)], [])
-    assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith("MiB free, at least 1000000000 are wanted")
+    assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith("at least 1000000000 MiB are required")
     monkeypatch.setattr("paceline.launch.doctor.measure.MIB", 1 << 10)
     (text,) = find_folder_problems(Path("/dev/full/x"), [], [])
     assert text.startswith("run folder /dev/full/x: ")
@@ -180,7 +180,7 @@ def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of
     assert (folder / "verdict").read_text() == "second good\n"
     said = capsys.readouterr().out
     assert "<td>trains</td><td>mine</td>" in (folder.parent / "preflight.html").read_text()
-    check_line(said, "preflight", "trains", "mine")
+    check_line(said, "preflight", "training", "mine")
     assert node.run_node([*words, "--reads", str(tmp_path / "nothing")]) == 0
     assert (folder / "verdict").read_text() == "second refused\n"
     said = capsys.readouterr().out

@@ -35,17 +35,17 @@ SOCKETS = (
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (IB, "NCCL chose InfiniBand on mlx5_0, mlx5_1, GPUDirect"),
-        (IB.replace("/IB [", "/RoCE [").replace("GDRDMA", "0"), "NCCL chose RoCE on mlx5_0, mlx5_1"),
-        (IB.replace("mlx5_1:1/IB", "mlx5_1:1/RoCE"), "NCCL chose InfiniBand and RoCE on mlx5_0, mlx5_1, GPUDirect"),
-        (EFA, "NCCL chose OFI/efa"),
-        (EFA.replace("Using network AWS Libfabric\n", "\n"), "NCCL chose OFI/efa"),
-        (EFA.replace("efa,", "tcp,"), "NCCL chose OFI/tcp"),
-        (SOCKETS, "NCCL fell to sockets on ens5, ib0"),
-        (SOCKETS.replace("Using network Socket", "Assigned NET plugin Socket to comm"), "NCCL fell to sockets on ens5, ib0"),
-        (SOCKETS.replace("Socket\n", "Quick\n"), "NCCL chose Quick"),
-        ("", "NCCL did not say which network it chose"),
-        ("hello\n\x1b[31m NCCL\n", "NCCL did not say which network it chose"),
+        (IB, "NCCL uses InfiniBand on mlx5_0, mlx5_1, GPUDirect"),
+        (IB.replace("/IB [", "/RoCE [").replace("GDRDMA", "0"), "NCCL uses RoCE on mlx5_0, mlx5_1"),
+        (IB.replace("mlx5_1:1/IB", "mlx5_1:1/RoCE"), "NCCL uses InfiniBand and RoCE on mlx5_0, mlx5_1, GPUDirect"),
+        (EFA, "NCCL uses OFI/efa"),
+        (EFA.replace("Using network AWS Libfabric\n", "\n"), "NCCL uses OFI/efa"),
+        (EFA.replace("efa,", "tcp,"), "NCCL uses OFI/tcp"),
+        (SOCKETS, "NCCL fell back to sockets on ens5, ib0"),
+        (SOCKETS.replace("Using network Socket", "Assigned NET plugin Socket to comm"), "NCCL fell back to sockets on ens5, ib0"),
+        (SOCKETS.replace("Socket\n", "Quick\n"), "NCCL uses Quick"),
+        ("", "NCCL did not report its network"),
+        ("hello\n\x1b[31m NCCL\n", "NCCL did not report its network"),
     ],
     ids=["ib", "roce", "mixed", "efa", "efa-newer", "ofi-tcp", "sockets", "sockets-newer", "other", "empty", "foreign"],
 )  # fmt: skip
@@ -56,12 +56,12 @@ def test_the_network_that_nccl_chose_is_named(text, words):
 def test_of_one_node_the_way_inside_it_counts():
     assert parse_nccl_log(IB).within == ("P2P",) and parse_nccl_log(IB).bootstrap == "ens5"
     assert check_text(parse_nccl_log(IB).format_line(nodes=1), "NCCL", "node", "P2P")
-    assert "not tell" in parse_nccl_log("").format_line(nodes=1)
+    assert "unknown" in parse_nccl_log("").format_line(nodes=1)
 
 
 def test_a_socket_chosen_beside_adapters_is_sockets_all_the_same():
     text = IB.replace("Using network IB", "Using network Socket") + SOCKETS
-    assert parse_nccl_log(text).format_line().startswith("NCCL fell to sockets")
+    assert parse_nccl_log(text).format_line().startswith("NCCL fell back to sockets")
 
 
 def test_warnings_are_kept_and_cut():

@@ -115,9 +115,9 @@ def test_class_weights_follow_from_what_a_run_learns_and_reach_the_network(tmp_p
 def test_what_no_sampler_does_is_refused(monkeypatch):
     for name in ("ssd-demo", "maskrcnn-demo"):
         recipe = replace(RECIPES[name](), sampler="class-balanced")
-        with raises(RecipeError, "--sampler class-balanced", "several classes"):
+        with raises(RecipeError, "--sampler class-balanced", "--sampler repeat-factor"):
             get_workload(recipe.task).network.check(recipe)
-    with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: counts with --sampler repeat-factor alone"):
+    with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: requires --sampler repeat-factor"):
         check_recipe(replace(RECIPES["classify-demo"](), repeat_threshold=0.01))
     # A data module that makes its order without DataModule.sampled.
     recipe = replace(RECIPES["classify-demo"](), sampler="class-balanced")

@@ -87,7 +87,7 @@ def test_started_by_its_own_flags_it_prints_what_rank_0_found(trainer, tmp_path,
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--nodes", "2"], "--nodes 2 are more"),
+        (["--nodes", "2"], "not --nodes 2"),
         (["--nodes", "0"], "--nodes 0"),
         (["--scheduler", "slurm"], "--system NAME"),
         (["--scheduler", "slurm", "--system", "h100x9"], "h100x9"),

@@ -118,7 +118,7 @@ def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(traine
     check_text(text, "walltime", "same command")
     stopped_at = last_event(run)["step"]
     process = trainer.launching(PLAIN, launch(trainer, run, words.replace("no-requeue", "requeue"), flags), **slurm)
-    wait_until(lambda: log(run).count("goes on from here.\n") == 2, "requeue", seconds=200)
+    wait_until(lambda: log(run).count("resumes from here.\n") == 2, "requeue", seconds=200)
     wait_until(lambda: step_reached(run) > stopped_at and log(run).count("resumed from") >= 2, "the next job", seconds=120)
     process.send_signal(signal.SIGINT)
     text = told(process, seconds=300)

@@ -42,7 +42,7 @@ def test_a_reader_that_leaves_does_not_end_training(trainer, streams, heard, tmp
     assert ended.code == 0, said([ended])
     # One line: the loss of the output, and where to look instead.
     (line,) = ended.text.splitlines()
-    assert check_text(line, "output", "Broken pipe", f"{tmp_path}/run/events.jsonl")
+    assert check_text(line, "stdout", "Broken pipe", f"{tmp_path}/run/events.jsonl")
     assert_same_run(tmp_path / "run", heard)
 
 

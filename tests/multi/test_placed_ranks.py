@@ -65,7 +65,7 @@ def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, 
         pytest.skip("as many ranks would take long")
     ranks = len(cores) + 1
     ended = trainer.refused(tmp_path / "run", f"{FLAGS} --system.cpu-bind exclusive", ranks=ranks)
-    check_text(said(ended), "--system.cpu-bind exclusive", f"{ranks} ranks", f"{len(cores)} cores")
+    check_text(said(ended), "--system.cpu-bind exclusive", f"{ranks} ranks", f"{len(cores)} are")
 
 
 @two_cores
@@ -91,8 +91,8 @@ def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, 
     ended = trainer.ended_well(trainer.train(run, f"{FLAGS} --copy-data-to {disk}"), ranks=2)
     # 51 to train on, and the 21 that --max-val-images leaves to score.
     assert sum(path.is_file() for path in disk.rglob("near/**/*")) == 72
-    (line,) = [line for rank in ended for line in rank.text.splitlines() if line.startswith("data on")]
-    assert f"data on {disk}: 72 files copied" in line
+    (line,) = [line for rank in ended for line in rank.text.splitlines() if line.startswith("data in")]
+    assert f"data in {disk}: copied 72 files" in line
     assert tensor_files(run) == tensor_files(unbound)
     assert json.loads((run / "run.json").read_text())["data"] == json.loads((unbound / "run.json").read_text())["data"]
 

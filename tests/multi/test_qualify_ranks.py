@@ -76,4 +76,4 @@ def test_neighbours_and_a_late_store_are_named(tmp_path, photos):
     assert code == 1 and not found["good"]
     assert check_text(advice, "processes", "disk"), advice
     slow = {row["name"] for row in found["rows"] if row["verdict"] == "slower"}
-    assert {"ResNet-50, step", "ResNet-50, photos to batches", "photos off the disk"} <= slow
+    assert {"ResNet-50, step", "ResNet-50, input pipeline", "reading from disk"} <= slow

@@ -20,9 +20,9 @@ def refused(trainer: Trainer, run: Path, own: list[list[str]]) -> str:
     """Start two ranks with arguments of their own; both must refuse alike, and leave no folder. -> the message."""
     ended = trainer.refused(run, own=own)
     (line,) = [line for line in ended[0].text.splitlines() if line.startswith("paceline: ")]
-    assert line.startswith("paceline: the ranks do not agree: "), said(ended)
-    assert not any("agree" in rank.text for rank in ended[1:])  # rank 0 spoke for the host
-    return line.removeprefix("paceline: the ranks do not agree: ")
+    assert line.startswith("paceline: the ranks have different settings: "), said(ended)
+    assert not any("different settings" in rank.text for rank in ended[1:])  # rank 0 spoke for the host
+    return line.removeprefix("paceline: the ranks have different settings: ")
 
 
 # Every kind of flag: tests/distributed/test_consistency.py.
@@ -113,10 +113,10 @@ def scored_apart(trainer: Trainer, *own: list[str]) -> str:
 
 def test_ranks_that_hold_other_weights_score_nothing(trainer, two_runs):
     text = scored_apart(trainer, *([str(run)] for run in two_runs))
-    assert check_line(text, "agree", "SHA-256", "best")
+    assert check_line(text, "different", "SHA-256", "best")
     more = ["--recipe", f"{trainer.recipes}:small", "--data", str(trainer.photos), "--system", "cpu"]
     text = scored_apart(trainer, *([str(checkpoint(run) / "model.safetensors"), *more] for run in two_runs))
-    assert check_line(text, "agree", "SHA-256", "weights")
+    assert check_line(text, "different", "SHA-256", "weights")
 
 
 def test_ranks_that_go_on_from_other_copies_of_a_checkpoint_are_refused(trainer, two_runs, tmp_path):
@@ -127,7 +127,7 @@ def test_ranks_that_go_on_from_other_copies_of_a_checkpoint_are_refused(trainer,
         trainer.train(run, "--max-steps 2 --max-val-images 3 --seed 3", recipe="on_disks_of_their_own"), ranks=2
     )
     assert [rank.code for rank in ended] == [2, 2], said(ended)
-    assert check_line(ended[0].text, "agree", "SHA-256") and " step-" in ended[0].text, said(ended)
+    assert check_line(ended[0].text, "different", "SHA-256") and " step-" in ended[0].text, said(ended)
 
 
 def test_first_weights_that_each_rank_draws_by_itself_are_rank_0s(trainer, tmp_path):

@@ -231,17 +231,17 @@ def test_several_hosts_without_a_common_folder_need_the_launchers_secret(zygote,
     [
         (
             ("correct horse battery", ""),
-            ("rank 1 (of 2) never arrived", f"this rank has no {SECRET_VARIABLE}, rank 0 has one"),
+            ("rank 1 (of 2) did not connect", f"this rank has no {SECRET_VARIABLE}, and rank 0 has one"),
         ),
         (
             ("", "correct horse battery"),
-            ("rank 1 (of 2) never arrived", f"this rank has {SECRET_VARIABLE}, rank 0 has none"),
+            ("rank 1 (of 2) did not connect", f"this rank has {SECRET_VARIABLE}, and rank 0 does not"),
         ),
         (
             ("correct horse battery", "wrong horse battery"),
-            ("never arrived", f"another {SECRET_VARIABLE} than this rank's"),
+            ("did not connect", f"another {SECRET_VARIABLE} than this rank"),
         ),
-        (("short", "short"), (f"{SECRET_VARIABLE} has 5 characters",) * 2),
+        (("short", "short"), ("4096 characters, got 5",) * 2),
     ],
 )
 def test_ranks_with_different_secrets_say_so(zygote, tmp_path, secrets, reasons):

@@ -83,7 +83,7 @@ def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, star
 def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is_named(hosts, tmp_path, start):
     run, words = tmp_path / "run", f"{FLAGS} --master-port 29556 --preflight"
     code, said = hosts.launched(run, words, start=start)
-    assert code == 0 and check_line(said, "preflight", "trains", "node1, node2"), said
+    assert code == 0 and check_line(said, "preflight", "training", "node1, node2"), said
     assert "bench comm: 2 ranks on 2 nodes, gloo" in said and last_event(run)["status"] == "stopped_early"
     rules = {"node1": "10.77.0.2", "node2": "10.77.0.1"}
     rule = "to {} ipproto tcp dport 29556 prohibit"
@@ -95,7 +95,7 @@ def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is
         for host, other in rules.items():
             hosts.said(host, *f"ip rule del {rule.format(other)}".split())
     assert code == 3, said
-    reason = "node2: node1 does not reach it at 10.77.0.2:29556 (Permission denied)"
+    reason = "node2: node1 does not reach this node at 10.77.0.2:29556 (Permission denied)"
     assert check_line(said, "preflight", reason, "1 of 2"), said
     assert not (tmp_path / "refused" / "run.json").exists()
     assert_nothing_left(hosts, seconds=10)
@@ -118,7 +118,7 @@ def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_i
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 3, said
-    assert check_line(said, "rank 1 (of 2)", "no sign"), said
+    assert check_line(said, "rank 1 (of 2)", "no heartbeat"), said
     assert start == "mpirun" or check_line(said, "node2", "connection"), said
     assert took < 90
     assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "failed")
@@ -187,7 +187,7 @@ def test_an_interface_that_leads_nowhere_is_named_with_those_that_there_are(host
             hosts.said(host, "ip", "link", "delete", "nowhere0")
     assert code in (2, 3), said  # rank 0 ends because of rank 1, and before there is a run
     assert check_text(said, "nowhere0", "(connect: Network is unreachable)"), said
-    assert "Interfaces here: lo 127.0.0.1, eth0 10.77.0." in said
+    assert "Interfaces: lo 127.0.0.1, eth0 10.77.0." in said
     assert_nothing_left(hosts, seconds=30)
 
 

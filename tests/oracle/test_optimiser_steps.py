@@ -198,7 +198,7 @@ def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refuse
     assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(straight, resumed))
     with pytest.raises(CheckpointError, match="1 tensors missing"):
         second.load_state({name: value for name, value in saved.items() if name != "velocity.fc.bias"})
-    with pytest.raises(CheckpointError, match=r"velocity.fc.bias has shape \(2,\), needed is \(5,\)"):
+    with pytest.raises(CheckpointError, match=r"velocity.fc.bias .*\(5,\).*\(2,\)"):
         second.load_state({**saved, "velocity.fc.bias": torch.zeros(2)})
 
 

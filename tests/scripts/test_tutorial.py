@@ -1,4 +1,4 @@
-"""The commands of each tutorial do what its page says, in order, and its pictures are its script's."""
+"""The commands of each section of the tutorial do what the page says, in order, and the script makes its pictures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ PICTURES = ("preview.jpg", "loss.svg", "answers.jpg")
 
 @pytest.mark.parametrize("name", TUTORIAL.NAMES)
 def test_the_pages_pictures_are_there_and_small(name):
-    named = re.findall(
-        r"!\[[^]]+\]\(\.\./(pictures/[\w-]+\.\w+)\)",
-        (ROOT / "docs" / "tutorials" / f"{TUTORIAL.PAGES[name]}.md").read_text(),
-    )
+    named = re.findall(r"!\[[^]]+\]\(\.\./(pictures/[\w-]+\.\w+)\)", TUTORIAL.section(name))
     assert f"pictures/{name}-preview.jpg" in named and len(TUTORIAL.commands(name)) == 6
     for file in (ROOT / "docs" / one for one in named):
         assert file.name in {f"{name}-{what}" for what in PICTURES} and file.stat().st_size < 100_000

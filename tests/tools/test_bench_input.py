@@ -191,7 +191,7 @@ def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos,
 
 
 def test_folders_without_photos_or_objects_are_refused(tmp_path, contests):
-    with pytest.raises(DataError, match="no JPEG photos"):
+    with pytest.raises(DataError, match="no JPEG images"):
         classification(tmp_path, size=0, decoders=[])
     for find in (ssd, maskrcnn):
         with pytest.raises(DataError):

@@ -240,16 +240,21 @@ def run(tmp_path) -> Path:
 def test_the_page_of_a_detector_shows_scores_photos_curves_and_confusions(run):
     page = report_of(run)
     assert page.charts[1:5] == [
-        *("Quality", "Precision, recall and F1 over the score", "Precision over recall at IoU 0.5", "Calibration")
+        *(
+            "Validation metrics",
+            "Precision, recall, and F1 by score threshold",
+            "Precision-recall curve at IoU 0.5",
+            "Calibration",
+        )
     ]
     for piece in (
-        *("best box AP | 40.0 | target 40, epoch 3", "Target reached", "4 validation photos after step 60"),
+        *("best box AP | 40.0 | target 40, epoch 3", "Target reached", "4 validation images after step 60"),
         *(
-            "1 of 1 | objects found, 1 false | F1 0.67",
+            "1 of 1 | objects found, 1 false positive | F1 0.67",
             "2 of 2 | objects found | F1 1.00",
-            "0 of 2 | objects found, 1 false",
+            "0 of 2 | objects found, 1 false positive",
         ),
-        *("Average precision by class", "1 without objects left out", "Confusion matrix", "no object", "n/a"),
+        *("Average precision by class", "1 classes without objects", "Confusion matrix", "no object", "n/a"),
     ):
         assert piece in page.text, piece
     assert len(page.pictures) == 4 + 4  # a false alarm, a confusion, and two missed objects
@@ -292,8 +297,8 @@ def test_a_run_without_any_image_or_object_has_a_page(run):
     content["per_class"] = [dict(row, ap=-1.0, objects=0) for row in content["per_class"]]
     write_predictions(run, content)
     text = report_of(run).text
-    assert "0 validation photos" in text and "be read" not in text
-    assert "Precision over recall" not in text
+    assert "0 validation images" in text and "readable" not in text
+    assert "Precision-recall" not in text
 
 
 def test_where_a_threshold_was_chosen_by_f1_pictures_and_tables_count_from_it_and_the_page_says_so(run):
@@ -307,14 +312,14 @@ def test_where_a_threshold_was_chosen_by_f1_pictures_and_tables_count_from_it_an
     assert confusion_matrix(found.truth, found.boxes, score=0.55)[1].tolist() == [1, 1, 0, 0]
     write_predictions(run, content)
     text = report_of(run).text
-    for wanted in ("from score 0.55 on", "0.800, precision 1.000, recall", "chosen on these same photos", "62.5"):
+    for wanted in ("a score of 0.55 or more", "0.800, with precision 1.000 and recall", "chosen on these images", "62.5"):
         assert wanted in text, wanted
     write_predictions(run, predictions_of(images))  # of a run that did not choose one: the report does
     text = report_of(run).text
-    assert "from score 0.5" in text and "F1 is best" in text and check_text(text, "1.000")
+    assert "of 0.5 or more" in text and "best F1" in text and check_text(text, "1.000")
     write_predictions(run, predictions_of([image_of(0, [], [(HERE, 1, 0)])]))
     text = report_of(run).text
-    assert check_text(text, "0 of 1 objects", "from score 0.3") and "F1 is best" not in text
+    assert check_text(text, "0 of 1 objects", "of 0.3") and "best F1" not in text
 
 
 @pytest.mark.usefixtures("no_charts")

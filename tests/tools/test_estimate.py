@@ -159,7 +159,7 @@ def test_walltimes_reserve_more_than_the_published_runs_took():
         found = predicted_minutes(RECIPES[name](), plan, H100, parameters=PARAMETERS, system_name="dgx-h100")
         assert found is not None and found.minutes == pytest.approx(1.25 * dgx(plan).minutes + 5, abs=1)
         assert minutes < found.minutes < 3 * minutes + 10
-        assert f"{found.minutes} min" in found.reason and "estimate" in found.reason and "25 % margin" in found.reason
+        assert f"{found.minutes} min" in found.reason and "estimate" in found.reason and "margin of 25%" in found.reason
 
 
 def test_nothing_known_is_no_walltime():

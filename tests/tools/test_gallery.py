@@ -48,10 +48,10 @@ def test_each_kind_has_a_tile_that_names_what_is_wrong():
     tiles = {tile.kind: tile for tile in tiles_of([PLANTED])}
     assert set(tiles) == set(WORDS)
     said = {kind: (tile.about, tile.name, tile.more, tile.pair, tile.classes, tile.score) for kind, tile in tiles.items()}
-    assert said["classification"] == ("confused, 0.80, IoU 1.00", "dog", "is cat", "1-2", (1, 2), 0.8)
-    assert said["duplicate"] == ("found twice, 0.90, IoU 1.00", "cat", "", "", (1,), 0.9)
-    assert said["background"] == ("false alarm, 0.70", "cat", "", "0-1", (1,), 0.7)
-    assert said["localisation"][0].startswith("badly placed, 0.60, IoU 0.1")
+    assert said["classification"] == ("wrong class, 0.80, IoU 1.00", "dog", "label: cat", "1-2", (1, 2), 0.8)
+    assert said["duplicate"] == ("duplicate, 0.90, IoU 1.00", "cat", "", "", (1,), 0.9)
+    assert said["background"] == ("false positive, 0.70", "cat", "", "0-1", (1,), 0.7)
+    assert said["localisation"][0].startswith("inaccurate box, 0.60, IoU 0.1")
     assert said["missed"] == ("missed, 18 x 6 px", "cat", "", "1-0", (1,), None)
 
 
@@ -108,7 +108,7 @@ def run(tmp_path) -> Path:
 
 def test_kinds_stand_in_the_page_with_their_costs_dearest_first(run):
     page = report_of(run)
-    rows = page.text[page.text.index("Kinds of error") : page.text.index("Kinds and costs are those of TIDE")]
+    rows = page.text[page.text.index("Error types") : page.text.index("TIDE")]
     assert all(words in rows for words in WORDS.values())
     gains = [float(piece) for piece in rows.split(" | ") if piece.startswith("+")]
     assert len(gains) == 6 and gains == sorted(gains, reverse=True) and gains[0] > 1

@@ -160,9 +160,9 @@ def test_peers_are_named_and_others_refused(capsys, tmp_path):
     with raises(PacelineError, "dalli"):
         named_peers(["dalli"])
     assert all((PROGRAMS / f"with_{name}.py").is_file() for name in PEERS)
-    refused(command(capsys, "bench", "input", "--baselines", "all"), "photos")
+    refused(command(capsys, "bench", "input", "--baselines", "all"), "--data DIR")
     refused(command(capsys, "bench", "input", "--baselines", "all", "--data", tmp_path / "x"), "folder")
-    refused(command(capsys, "bench", "input", "--data", tmp_path, tmp_path), "only --baselines compares several")
+    refused(command(capsys, "bench", "input", "--data", tmp_path, tmp_path), "require --baselines")
 
 
 def test_an_installation_that_fails_leaves_nothing_and_says_why(tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_the_command_measures_every_stage_of_a_recipe(class_photos, tmp_path, ca
     assert wanted["images_per_second"] == 63_600 and 0 < wanted["utilisation"] < 1
     assert wanted["cores_needed"] == pytest.approx(63_600 * found["together"]["cpu_microseconds"] / 1e6)
     assert check_text(said.out, "18 of 27", "memory")
-    assert found["advice"] in " ".join(said.out.split()) and "8 x h200 ask for 63,600 images/s" in said.out
+    assert found["advice"] in " ".join(said.out.split()) and "8 x h200 need 63,600 images/s" in said.out
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path, capsys):
@@ -154,9 +154,9 @@ WANTED = {"accelerators": "1 x v100", "images_per_second": 1200, "delivered_imag
         ({"read": 9000}, "page cache"),
         ({"waits": 20_000, "busy": 0.2}, "--system.io-threads 8"),
         ({"threads": 1, "busy": 0.5}, "--system.num-workers 2"),
-        ({"busy": 0.4}, "busy"),
+        ({"busy": 0.4}, "other processes"),
         ({"emulated": {**WANTED, "utilisation": 0.97}}, "300 images/s"),
-        ({"emulated": {**WANTED, "images_per_second": 250, "utilisation": 0.97}}, "change nothing"),
+        ({"emulated": {**WANTED, "images_per_second": 250, "utilisation": 0.97}}, "no change"),
         ({"emulated": {**WANTED, "utilisation": 0.5}}, "--input.decoder nvimgcodec"),
     ],
 )
@@ -169,7 +169,7 @@ def test_the_gap_to_bare_decoding_is_made_of_its_parts():
     found = report()
     line = describe_gap(found)
     check_text(line, "1,970", "1.02")
-    parts = "less of each -500, reading +20, header and draw +50, resize, flip, colors +300, batch +0, threads +100"
+    parts = "decoding -500, reading +20, header and sampling +50, resize, flip, colors +300, batch +0, threads +100"
     assert parts in line
     assert describe_gap({**found, "limits": {"decoder": None, "disk": None}}) == ""
     assert "3 cores" in describe_emulation(report(emulated={**WANTED, "utilisation": 0.5}))

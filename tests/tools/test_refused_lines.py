@@ -12,14 +12,14 @@ RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"{RESNET} --batchsize 4", "no flag --batchsize. Did you mean --batch-size"),
+        (f"{RESNET} --batchsize 4", "--batchsize ... train_imagenet.py ... Did you mean --batch-size"),
         (f"{RESNET} --optimizer adam", "--optimizer adam ... sgd"),
         (f"{RESNET} --lr-step-epochs 30,a", "--lr-step-epochs 30,a"),
         (f"{RESNET} --image-shape 4", "--image-shape 4"),
         (f"{RESNET} --num-layers 51", "--num-layers 51"),
         (f"{MASK} --lr-decay-epoch 8:10", "--lr-decay-epoch 8:10"),
         (f"{MASK} custom-model --anchor-aspect-ratio a,b", "--anchor-aspect-ratio a,b"),
-        (f"{MASK} --batch-size 0", "step"),
+        (f"{MASK} --batch-size 0", "steps"),
         ("mpirun -np 6 " + MASK + " --horovod --batch-size 16", "6 ranks"),
         ("LR=1 ./run_and_time.sh", "configuration"),
         ("source config_DGXH200.sh; sbatch run.sub", "config_DGXH200.sh"),

@@ -61,13 +61,13 @@ def test_mask_ap_stands_beside_box_ap_everywhere(run):
         *("target box AP 20", "target mask AP 30"),
         "size | area | box AP | mask AP | box AR | mask AR | small | under 32 x 32 | 40.0 | n/a | 40.0 | 30.0",
         "box | mask | class | AP | AP50 | AR100 | AP | AP50 | objects | cat | 50.0 | 75.0 | 60.0 | 12.5 | 25.0 | 6 |",
-        "box | mask | epoch | step | AP | AP50 | AP75 | small | medium | large | AP | AP50 | AP75 | small | medium | large | at",
+        "box | mask | epoch | step | AP | AP50 | AP75 | small | medium | large | AP | AP50 | AP75 | small | medium | large | time",
         *("1 of 2 | objects found | mask IoU 1.00, F1 0.67", "2 of 2 | objects found | mask IoU 0.75, F1 1.00"),
-        "masks of the objects found have a mean IoU of 0.80",  # three whole masks and two halves
+        "mean mask IoU of the found objects is 0.80",  # three whole masks and two halves
     ):
         assert piece in page.text, piece
-    curves = [f"Precision over recall at IoU 0.5, {what}" for what in ("boxes", "masks")]
-    assert page.charts[2:6] == ["Precision, recall and F1 over the score", *curves, "Calibration"]
+    curves = [f"Precision-recall curve at IoU 0.5, {what}" for what in ("boxes", "masks")]
+    assert page.charts[2:6] == ["Precision, recall, and F1 by score threshold", *curves, "Calibration"]
     listed = json.loads(re.search(r"^const charts = (.*);$", page.html, re.MULTILINE).group(1))  # type: ignore[union-attr]
     assert [line["name"] for line in listed[1]["lines"]] == ["box AP", "mask AP", "box AP50", "mask AP50"]
     assert len(listed) == len(page.all("div", class_="plot"))
@@ -80,7 +80,7 @@ def test_the_page_s_size_is_bounded_whatever_the_number_of_photos(run, monkeypat
     write_predictions(run, predictions_of(images, masks=True))
     page = report_of(run)
     # Twelve whole photos, and of the ninety missed and misplaced objects at most MAX_OF_A_KIND.
-    assert page.html.count("<img") == 12 + MAX_OF_A_KIND and "90 validation photos" in page.html
+    assert page.html.count("<img") == 12 + MAX_OF_A_KIND and "90 validation images" in page.html
     assert len(page.html) < 24 * 60_000
 
 

@@ -72,12 +72,12 @@ def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):
     page = report_of(make_run(tmp_path / "run"))
     headline = page.text[: page.text.index("Curves")]
     assert "Target reached" in headline
-    for piece in ("best top1", "time to target | 2 min 00 s", "3 epochs | 60 steps", "150 | median, 2 ranks", "1.0 %"):
+    for piece in ("best top1", "time to target | 2 min 00 s", "3 epochs | 60 steps", "150 | median, 2 ranks", "1.0%"):
         assert piece in headline
     assert page.charts == [
-        *("Loss", "Quality", "Calibration", "Learning rate", "Throughput, images/s", "Time waiting for data")
+        *("Loss", "Validation metrics", "Calibration", "Learning rate", "Throughput (images/s)", "Time waiting for data")
     ]
-    for piece in ("target 70 %", "loss_box", "8 validation photos after step 60", "abc123", "lab-07", "optim.lr | 0.1"):
+    for piece in ("target 70 %", "loss_box", "8 validation images after step 60", "abc123", "lab-07", "optim.lr | 0.1"):
         assert piece in page.text
     assert len(page.pictures) == 8
     first = picture_in(page.pictures[0])  # the surest wrong one: photo 7
@@ -89,10 +89,10 @@ def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):
     [
         ("success", (), "Finished"),
         ("stopped_early", (("top1", 0.99),), "Stopped early"),
-        ("ran_out", (("top1", 0.99),), "Ended below target"),
+        ("ran_out", (("top1", 0.99),), "Target not reached"),
         ("interrupted", (("top1", 0.99),), "Interrupted"),
         ("failed", (("top1", 0.99),), "Failed | run | non-finite loss at step 61"),
-        (None, (("top1", 0.99),), "still running, or killed"),
+        (None, (("top1", 0.99),), "Running or killed"),
     ],
 )
 def test_a_run_that_ended_otherwise_has_a_report_that_says_so(tmp_path, no_charts, status, targets, words):
@@ -181,7 +181,7 @@ def test_damaged_predictions_cost_the_photos_alone_and_are_named(tmp_path, no_ch
 def test_the_newest_predictions_are_shown(tmp_path, no_charts):
     run = make_run(tmp_path / "run")
     write_predictions(run, {"step": 80, "kind": "classification", "classes": ["a"], "images": []})
-    assert "0 validation photos" in report_of(run).text
+    assert "0 validation images" in report_of(run).text
 
 
 def test_where_the_time_went_adds_up_to_the_run_s_time_and_names_what_is_left(tmp_path, no_charts):
@@ -199,11 +199,11 @@ def test_where_the_time_went_adds_up_to_the_run_s_time_and_names_what_is_left(tm
     spent = dict(split_run_time(events))
     assert spent == pytest.approx(
         {"forward": 10.0, "backward": 5.0, "waiting for data": 3.0, "warm-up": 3.0, "evaluations": 2.0,
-         "steps, beyond their parts": 2.0, "the rest: start, checkpoints, pictures": 3.0}
+         "other parts of steps": 2.0, "other: start, checkpoints, images": 3.0}
     )  # fmt: skip
-    assert next(iter(spent)) == "forward" and list(spent)[-1].startswith("the rest")
+    assert next(iter(spent)) == "forward" and list(spent)[-1].startswith("other: ")
     assert split_run_time([]) == [] and split_run_time(events[:1]) == [("warm-up", 3.0)]
-    assert "time went" in report_of(make_run(tmp_path / "run")).text
+    assert "Time by activity" in report_of(make_run(tmp_path / "run")).text
 
 
 def test_targets_are_those_of_the_runs_own_recipe():
@@ -212,7 +212,7 @@ def test_targets_are_those_of_the_runs_own_recipe():
 
 
 def test_a_folder_without_a_run_is_a_users_error(tmp_path):
-    with pytest.raises(PacelineError, match=r"no run\.json"):
+    with pytest.raises(PacelineError, match=r"run\.json not found"):
         write_report(tmp_path)
 
 

@@ -88,7 +88,7 @@ def test_the_page_of_a_folder_lists_its_runs_best_first_and_names_what_is_damage
 def test_runs_of_different_tasks_have_a_table_each_without_the_others_columns(runs, tmp_path, capsys):
     made(tmp_path, "masked", 0.1, task="maskrcnn")
     assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
-    first, *others = page_of(tmp_path / "list.html").text.split("Scores")[1:]
+    first, *others = page_of(tmp_path / "list.html").text.split("Metrics")[1:]
     tables = {("masked" in table, "bb" in table) for table in (first, *others)}
     assert len(others) == 1 and tables == {(True, False), (False, True)}
 
@@ -104,7 +104,7 @@ def test_runs_on_different_data_sets_are_not_ranked_in_one_table(runs, tmp_path,
         del facts[SEAL]
         (run / "run.json").write_text(json.dumps(with_checksum({**facts, "data": data})))
     assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
-    tables = page_of(tmp_path / "list.html").text.split("Scores")[1:]
+    tables = page_of(tmp_path / "list.html").text.split("Metrics")[1:]
     names = [[run.name for run in runs if f"| {run.name} |" in table] for table in tables]
     assert sorted(names) == [["a", "ccc"], ["bb"], ["dddd"]]
     assert "/dogs" in tables[names.index(["bb"])] and "tune" in tables[names.index(["dddd"])]

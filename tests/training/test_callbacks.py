@@ -99,7 +99,7 @@ def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(phot
     ("sinks", "words"),
     [
         (["foo"], "--logger foo ... wandb, mlflow"),
-        (["FILE:Mine", "FILE:Mine"], "named twice"),
+        (["FILE:Mine", "FILE:Mine"], "more than once"),
         (["FILE:missing"], "'missing'"),
         (["FILE:number"], "int ... function"),
         (["no-such.py:Mine"], "no-such.py"),
@@ -205,7 +205,7 @@ def test_a_sink_that_hangs_is_left_behind(monkeypatch):
         sink.write({"step": step})
     sink.close()
     gate.set()
-    assert len(lines) == 1 and "--logger behind: it is 3 events behind; " in lines[0]
+    assert len(lines) == 1 and "3 events" in lines[0]
 
 
 def test_what_is_no_sink_is_refused_where_it_was_made():

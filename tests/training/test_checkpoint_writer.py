@@ -271,7 +271,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(small_disk):
     writer.submit(1, snapshot(1, 50_000))
     writer.evaluated(1, best=True)
     writer.submit(2, snapshot(2, 250_000))
-    with raises(PacelineError, folder, "No space left on device", "untouched"):
+    with raises(PacelineError, folder, "No space left on device", "unchanged"):
         writer.close()
     assert_nothing_was_lost(folder)
     with pytest.raises(PacelineError, match="free"):

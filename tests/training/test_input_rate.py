@@ -43,7 +43,7 @@ def test_one_cores_rate_is_measured_once_and_stands_beside_the_published_step(ta
     found = measure_input_rate(task, CUDA, 1)
     assert found is not None and found.one_core > 0 and found.cores == 2 and found.step > 1000
     assert check_text(found.format_line(), f"{found.one_core:,.0f} images/s", "2")
-    assert found.format_line().endswith(f" {found.step:,.0f} (published)")
+    assert found.format_line().endswith(f" {found.step:,.0f} images/s (published)")
     monkeypatch.setattr(input_rate, "limit_to_one_core", lambda task: pytest.fail("it was measured again"))
     assert measure_input_rate(task, CUDA, 1) == found
     monkeypatch.setattr(input_rate, "get_device_name", lambda device: "a card that nobody measured")

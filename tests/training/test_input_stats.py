@@ -78,7 +78,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
 
     fresh = ["--weights", tmp_path / "net.safetensors"]
     half, bits, said = run("whole", *fresh, "--max-steps", 2)
-    assert half and said.count("mean 0.5 0.5 0.5, deviation 0.5 0.5 0.5") == 1
+    assert half and said.count("mean 0.5 0.5 0.5, std 0.5 0.5 0.5") == 1
     assert run("parts", *fresh, "--max-steps", 1)[1] != bits
     assert run("parts", "--max-steps", 2)[:2] == (True, bits)  # goes on, without --weights
     assert run("again", words=["train", tmp_path / "whole/run.json"])[:2] == (True, bits)

@@ -76,7 +76,7 @@ def test_waiting_for_data_is_shown_where_it_is_worth_advice_and_before_what_is_l
     trained(console, data_wait=SLOW_INPUT)
     assert "data wait" not in drawn(out)
     trained(console, data_wait=0.35)
-    assert "images/s  data wait 35 %  box AP" in drawn(out)
+    assert "images/s  data wait 35%  box AP" in drawn(out)
 
 
 @pytest.mark.parametrize("width", range(1, 60))
@@ -151,4 +151,4 @@ def test_a_quiet_console_prints_warnings_and_the_end_alone(terminal):
             console.train(7_400, **{**TRAIN, "data_wait": wait})
         console.warning("success: done")
         note, end = out.getvalue().splitlines()
-        assert note.startswith("note: ") and check_text(note, "images 90 %") and end == "success: done"
+        assert note.startswith("note: ") and check_text(note, "images 90%") and end == "success: done"

@@ -48,7 +48,7 @@ def test_the_loss_is_said_once_and_later_lines_are_dropped(replaced):
             print(f"line {number}", flush=True)
         assert isinstance(output.lost, BrokenPipeError)
     assert out.getvalue() == "line 0\n"
-    assert check_lines(err.getvalue().splitlines(), ("output", "Broken pipe"))
+    assert check_lines(err.getvalue().splitlines(), ("stdout", "Broken pipe"))
     assert (sys.stdout, sys.stderr) == (out, err)
 
 

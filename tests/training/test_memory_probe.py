@@ -67,7 +67,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     before = {name: value.clone() for name, value in model.state_dict().items()}
     wanted = largest_that_keeps_the_recipe(run.plan, holds)
     if wanted is None:
-        with pytest.raises(ResourceError, match=r"\Anot enough memory .* \d images?: "):
+        with pytest.raises(ResourceError, match=r"\Anot enough memory .* \d images? "):
             tried(run, task, state, alone)
         return
     fits, said = tried(run, task, state, alone)
@@ -75,7 +75,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     kept = fits.system.micro_batch_size
     assert kept == (wanted.micro_batch_size if said else IMAGES)
     if said:
-        assert check_text(said[-1], wanted.micro_batch_size, f"{wanted.forwards} forwards")
+        assert check_text(said[-1], wanted.micro_batch_size, f"{wanted.forwards} forward passes")
     # No trace is left of what was tried...
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
@@ -107,7 +107,7 @@ def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
             raise RecipeError("its best proposals would be chosen from a part")
 
     monkeypatch.setattr(task.workload.network, "check_plan", refuse)
-    with pytest.raises(ResourceError, match="forwards of 4 images"):
+    with pytest.raises(ResourceError, match="micro-batches of 4 images"):
         tried(run, task, state_of(run, task, alone), alone)
 
 

@@ -200,7 +200,7 @@ def test_a_damaged_line_is_named_and_cut_and_the_log_is_not_begun_anew(tmp_path,
     ):
         path.write_bytes(b"".join([*lines[:number], damaged, *lines[number + 1 :]]))
         log = MLLog(path)
-        assert log.started and log.damage == [f"{path}: line {number + 1} damaged: left out"]
+        assert log.started and log.damage == [f"{path}: line {number + 1} damaged and ignored"]
         assert log.truncate_after(1000) == 1
         assert path.read_bytes() == b"".join([*lines[:number], *lines[number + 1 :]])
 

@@ -103,7 +103,7 @@ def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
     crowded, too_many = of(8, 8), of(4, 2)
     passes(own=1.0, others=8.0)
     assert "--system.intra-op-threads 1 " in crowded.observe()
-    assert "on 8.0 of" in too_many.observe()
+    assert "8.0 of the" in too_many.observe()
     alone = of(4, 2)
     passes(own=2.0, others=0.1)
     assert alone.observe() == ""  # more threads than cores, and nobody else

@@ -113,7 +113,7 @@ def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do
     words = ["train", "maskrcnn", "--data", maskrcnn_run.data, "--output-dir", tmp_path / "run", *MASKRCNN.split()]
     said = command(capsys, *words, "--max-steps", 1, "--weights", "none")
     assert said.code == 0 and check_text(said.out.splitlines()[1], "--weights none", "random")
-    (warned,) = [line for line in said.out.splitlines() + said.err.splitlines() if "keep random values" in line]
+    (warned,) = [line for line in said.out.splitlines() + said.err.splitlines() if "random values" in line]
     assert check_text(warned, "11 tensors", "(backbone)") and "--model.freeze-stages 0" in warned
     assert "BatchNorm over" not in said.out
     facts = read_run(tmp_path / "run")
@@ -121,7 +121,7 @@ def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do
     # A run that goes on has its own weights.
     said = command(capsys, *words, "--max-steps", 2)
     assert said.code == 0 and "random values" not in said.out + said.err
-    assert "weights    none: random values" in command(capsys, "plan", tmp_path / "run").out  # as it began
+    assert "weights    none: random weights" in command(capsys, "plan", tmp_path / "run").out  # as it began
 
 
 def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tmp_path, capsys):

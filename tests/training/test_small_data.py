@@ -23,13 +23,13 @@ def looked_at(name, photos, given=(), accelerator="cpu", **controls):
 @pytest.mark.parametrize(
     ("name", "photos", "accelerator", "reason", "command"),
     [
-        ("resnet50", 8, "cpu", "2,048 ... 8 training photos", "train classify-finetune-cpu --data mine"),
+        ("resnet50", 8, "cpu", "2,048 ... 8 training images", "train classify-finetune-cpu --data mine"),
         ("resnet50", 8, "cuda", "2,048", "train classify-finetune --data mine"),
-        ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train classify-finetune --data mine"),
-        ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-finetune --data mine"),
-        ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-finetune-cpu --data mine"),
-        ("ssd-finetune-cpu", 6, "cpu", "batch of 8 ... 6", "train ssd-finetune-cpu --data mine --auto-config"),
-        ("classify-finetune-cpu", 80, "cpu", "make 60 steps of 32 in all", "train classify-finetune-cpu --data mine --auto-config"),
+        ("resnet50", 3000, "cuda", "132 steps ... 2,048", "train classify-finetune --data mine"),
+        ("ssd", 900, "cuda", "117,266 images, 130 times the 900", "train ssd-finetune --data mine"),
+        ("maskrcnn-gluoncv", 500, "cpu", "117,266 images, 235 times", "train maskrcnn-finetune-cpu --data mine"),
+        ("ssd-finetune-cpu", 6, "cpu", "8 ... 6", "train ssd-finetune-cpu --data mine --auto-config"),
+        ("classify-finetune-cpu", 80, "cpu", "60 steps ... 32", "train classify-finetune-cpu --data mine --auto-config"),
     ],
 )  # fmt: skip
 def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, accelerator, reason, command):
@@ -64,14 +64,19 @@ def test_a_recipe_of_ones_own_is_taken():
 @pytest.mark.parametrize(
     ("name", "photos", "given", "said"),
     [
-        ("ssd-finetune-cpu", 120, (), "120 photos make 450 steps, and fewer than 1,500 are little: --auto-config"),
+        (
+            "ssd-finetune-cpu",
+            120,
+            (),
+            "note: 120 images give 450 steps, which is few (usual: 1,500 or more). --auto-config",
+        ),
         (
             "ssd-finetune-cpu",
             3000,
             (),
-            "3,000 photos make 11,250 steps, and more than 4,000 are seldom needed: --auto-config",
+            "note: 3,000 images give 11,250 steps, and more than 4,000 are seldom needed. --auto-config",
         ),
-        ("classify-finetune", 900, (), "900 photos make 422 steps, with 30 evaluations between them: --auto-config"),
+        ("classify-finetune", 900, (), "note: 900 images give 422 steps with 30 evaluations. --auto-config"),
         ("ssd-finetune-cpu", 525, (), ""),
         ("ssd-finetune-cpu", 120, ("epochs",), ""),
         ("ssd-demo", 120, (), ""),
@@ -86,6 +91,6 @@ def test_a_length_that_looks_wrong_is_said_with_the_flag_that_chooses(name, phot
 
 @pytest.mark.parametrize("name", ["ssd", "resnet50-mlperf-3200", "ssd@reference-1x8-1024"])
 def test_auto_is_for_photos_of_one_s_own(name):
-    with raises(RecipeError, "data set", "-finetune --data DIR --auto-config"):
+    with raises(RecipeError, "dataset", "-finetune --data DIR --auto-config"):
         check_auto(name, repeats=False)
     check_auto("./mine.py:small", repeats=False)

@@ -164,7 +164,7 @@ def test_a_node_that_does_not_see_the_folder_brings_the_checkpoint_that_rank_0_g
     for step in (1, 1, 3):
         _download_here(f"file://{tmp_path}/bucket", node, step)
     assert list_steps(node) == [1, 3] and load_checkpoint(node / "step-000003").facts == {"step": 3}
-    with pytest.raises(CheckpointError, match=r"step-000002: .*missing"):
+    with pytest.raises(CheckpointError, match=r"step-000002: .*not found"):
         _download_here(f"file://{tmp_path}/bucket", node, 2)
 
 
@@ -245,7 +245,7 @@ def test_a_bucket_that_refuses_later_stops_no_training_and_the_end_says_what_is_
     assert end["missing"].startswith("step-000004: no permission (403)") and end["failures"] >= 1
     lines = [line for line in (said.out + said.err).splitlines() if "--sync-to" in line]
     assert len(lines) == 1 and check_text(lines[0], "--sync-to", "training")
-    assert "not there: step-000004" in said.out + said.err
+    assert "not uploaded: step-000004" in said.out + said.err
 
 
 def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, monkeypatch, class_photos, s3_bucket):
@@ -255,7 +255,7 @@ def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, m
     mirrored = ("--sync-to", s3_bucket.url("runs/spot"), *often)
     assert train(capsys, class_photos, tmp_path / "a", *mirrored, steps=4).code == 0
     said = train(capsys, class_photos, tmp_path / "b", *mirrored, steps=8)
-    assert said.code == 0 and f"brought from {mirrored[1]}: step-000004" in said.out, said
+    assert said.code == 0 and f"downloaded from {mirrored[1]}: step-000004" in said.out, said
     assert tensor_files(tmp_path / "b") == tensor_files(tmp_path / "whole")
     assert link_step(tmp_path / "b/checkpoints", "best") == link_step(tmp_path / "whole/checkpoints", "best")
     facts = [[event["top1"] for event in events_of(tmp_path / run, "eval")] for run in ("b", "whole")]
@@ -263,7 +263,7 @@ def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, m
     assert len(list((tmp_path / "b/predictions").iterdir())) == 2
     # The run's own folder goes on too, from what is newer there; a run of another network is refused, and its folder stays empty.
     said = train(capsys, class_photos, tmp_path / "a", *mirrored, steps=10)
-    assert said.code == 0 and "brought" in said.out and "step-000008" in said.out
+    assert said.code == 0 and "downloaded" in said.out and "step-000008" in said.out
     said = train(capsys, class_photos, tmp_path / "c", *mirrored, "--model.depth", "18", steps=12)
     refused(said, "another recipe", "model.depth", lines=12)
     assert not (tmp_path / "c").exists()

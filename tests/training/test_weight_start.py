@@ -88,4 +88,4 @@ def test_three_steps_at_no_rate_leave_the_weights_and_their_average_where_they_w
             if value.is_floating_point() and not name.endswith(("running_mean", "running_var")):
                 torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-6, msg=f"{group} {name}")
     # 3 steps of 0.998 would leave 99 % of the first weights in it.
-    check_text(capsys.readouterr().out, "--ema-decay 0.998", "99 %", "3 steps")
+    check_text(capsys.readouterr().out, "--ema-decay 0.998", "99%", "3 steps")

@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 KINDS = """usage: paceline bench KIND ...
 
-  input    photos (with boxes, with masks) into batches, beside torchvision transforms in a torch DataLoader;
-           with a recipe: each stage of its input, bare limits, and whether it feeds an accelerator (--emulate a100:8)
-  step     a training step, beside torchvision's and timm's model in a plain loop; of SSD, beside the plain
-           formulation; of Mask R-CNN, beside torchvision and detectron2; and the shapes that its photos are padded to
-  eval     scoring of boxes, beside pycocotools and faster-coco-eval
-  comm     all-reduce, broadcast and barrier between ranks at the sizes of gradients, beside plain torch.distributed
-  startup  from Enter to the first work, beside `import torch` alone, and what is imported for it
+  input    time data loading, compared with torchvision transforms in a PyTorch DataLoader. With a recipe, time
+           each stage of its input, and test whether it keeps an accelerator busy (--emulate a100:8)
+  step     time a training step, compared with torchvision, timm, detectron2, or a plain formulation of SSD,
+           and count the shapes to which Mask R-CNN pads its images
+  eval     time the scoring of boxes, compared with pycocotools and faster-coco-eval
+  comm     time all-reduce, broadcast, and barrier for the sizes of gradients, compared with plain torch.distributed
+  startup  time the start of each command, compared with `import torch`, and list what it imports
 
-Each answers --help."""
+Every kind has --help."""
 MAX_RANKS_HERE = 256
 OURS = "paceline"  # of paceline.distributed.comm.benchmark, whose torch no refusal waits for
-ABOUT_COMM = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
-torchrun, srun or mpirun as a training is started, with --nodes N --scheduler ... --launcher ... as a launch is, or alone with
---nproc-per-node N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3 where a sum is wrong."""
+ABOUT_COMM = """Time all-reduce, broadcast, and barrier between ranks, alternating with plain torch.distributed. Start it like a
+training run with torchrun, srun, or mpirun, or with the launch flags --nodes N --scheduler ... --launcher ..., or with only
+--nproc-per-node N. It prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3: a sum is wrong."""
 
 
 @dataclass(frozen=True)
 class BenchEvalFlags:
     """What to measure."""
 
-    num_images: Annotated[int, Help("images of the synthetic data set")] = 5000
-    detections: Annotated[int, Help("detections of an image")] = 100
+    num_images: Annotated[int, Help("number of images in the synthetic dataset")] = 5000
+    detections: Annotated[int, Help("number of detections per image")] = 100
     num_classes: Annotated[int, Help("classes")] = 80
-    rounds: Annotated[int, Help("rounds; every contender is timed once in each, pycocotools for about a minute")] = 1
-    output: Annotated[str, Help("also write the JSON here")] = ""
+    rounds: Annotated[int, Help("number of rounds; each times every candidate once (pycocotools: about 1 min)")] = 1
+    output: Annotated[str, Help("JSON file to write the results to")] = ""
 
 
 def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
@@ -62,11 +62,13 @@ def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
 
     Raises PacelineError where there would be nothing to measure.
     """
-    flags = parse(printer, arguments, BenchEvalFlags(), "bench eval", "Scoring of boxes beside its peers, interleaved.")
+    flags = parse(
+        printer, arguments, BenchEvalFlags(), "bench eval", "Time the scoring of boxes, compared with other libraries."
+    )
     check_user_file(flags.output)
     for name in ("num_images", "detections", "num_classes", "rounds"):
         if getattr(flags, name) < 1:
-            raise PacelineError(f"--{name.replace('_', '-')} is {getattr(flags, name)}: must be at least 1.")
+            raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name)}: must be at least 1.")
     from rich.console import Console
 
     from paceline.tools.bench.scoring import run_scoring
@@ -86,10 +88,10 @@ def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
 class BenchStartupFlags:
     """What to measure."""
 
-    tasks: Annotated[tuple[str, ...], Help("whose commands")] = tuple(WORKLOADS)
-    rounds: Annotated[int, Help("rounds; each command is started once in every one, after a plain `import torch`")] = 5
+    tasks: Annotated[tuple[str, ...], Help("tasks whose commands are timed")] = tuple(WORKLOADS)
+    rounds: Annotated[int, Help("number of rounds; each starts every command once, after `import torch`")] = 5
     json: Annotated[bool, Help("print one JSON object instead of tables")] = False
-    output: Annotated[str, Help("also write the JSON here")] = ""
+    output: Annotated[str, Help("JSON file to write the results to")] = ""
 
 
 def run_startup(printer: Printer, arguments: Sequence[str]) -> int:
@@ -97,10 +99,16 @@ def run_startup(printer: Printer, arguments: Sequence[str]) -> int:
 
     Raises PacelineError where there would be nothing to measure.
     """
-    flags = parse(printer, arguments, BenchStartupFlags(), "bench startup", "From Enter to the first work, interleaved.")
+    flags = parse(
+        printer,
+        arguments,
+        BenchStartupFlags(),
+        "bench startup",
+        "Time the start of each command, alternating with `import torch`.",
+    )
     check_user_file(flags.output)
     if flags.rounds < 1:
-        raise PacelineError(f"--rounds is {flags.rounds}; it must be at least 1.")
+        raise PacelineError(f"--rounds {flags.rounds}: must be at least 1.")
     for name in flags.tasks:
         get_workload(name)
     measure = require_peers("startup", "bench startup").measure
@@ -120,8 +128,8 @@ def _print_startup(facts: dict[str, Any]) -> None:
     from paceline.tools.bench.harness import format_ratio
 
     console, machine = Console(), facts["machine"]
-    times = Table("command", "s (median)", "x torch", "s beyond it", "CPU-s", "x torch")
-    imports = Table("command", "modules", "heaviest imports, s of their own")
+    times = Table("command", "s (median)", "x torch", "s more", "CPU-s", "x torch")
+    imports = Table("command", "modules", "slowest imports (own time, s)")
     for name, result in facts["commands"].items():
         times.add_row(
             name,
@@ -136,7 +144,7 @@ def _print_startup(facts: dict[str, Any]) -> None:
     console.print(
         f"{facts['rounds']} rounds of fresh interpreters on {machine['device']}, {machine['cores']} cores, load "
         f"{machine['load_before'][0]:.1f} before and {machine['load_after'][0]:.1f} after; torch {machine['versions']['torch']}. "
-        "x torch: times as long as `import torch` alone"
+        "x torch: time relative to `import torch`"
     )
     console.print(times)
     console.print(imports)
@@ -146,13 +154,13 @@ def _print_startup(facts: dict[str, Any]) -> None:
 class BenchCommFlags(RemoteFlags):
     """What to measure, and which nodes to start on."""
 
-    nproc_per_node: Annotated[int, Help("ranks a node to start; 0: the launcher's, else one a device, 2 on a CPU")] = 0
-    system: Annotated[str, Help("where to compute: gloo between CPUs, NCCL between CUDA devices; empty: auto")] = ""
-    seconds: Annotated[float, Help("a contender's time for each message, of 5 repetitions at least")] = 0.3
-    max_message_mib: Annotated[float, Help("leave out messages larger than this; 0: none")] = 0.0
-    ddp_bucket_mib: Annotated[float, Help("size of data parallel's buckets; 0: the system's")] = 0.0
+    nproc_per_node: Annotated[int, Help("ranks per node; 0: of the launcher, or one per device, or 2 on a CPU")] = 0
+    system: Annotated[str, Help("system to run on (CPUs: gloo, CUDA devices: NCCL); empty: auto")] = ""
+    seconds: Annotated[float, Help("time per candidate and message size (s); at least 5 repetitions")] = 0.3
+    max_message_mib: Annotated[float, Help("maximum message size (MiB); 0: no limit")] = 0.0
+    ddp_bucket_mib: Annotated[float, Help("size of DDP's gradient buckets (MiB); 0: as in the system")] = 0.0
     json: Annotated[bool, Help("print one JSON object instead of a table")] = False
-    output: Annotated[str, Help("also write the JSON here")] = ""
+    output: Annotated[str, Help("JSON file to write the results to")] = ""
 
 
 def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
@@ -175,7 +183,7 @@ def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
         if not ranks and flags.scheduler == "local":
             ranks = max(2, choose_system(flags.system or "auto").ranks_per_node)
         if ranks == 1 and flags.nodes == 1:
-            raise PacelineError("--nproc-per-node 1: one rank has nobody to talk to. Name 2 or more.")
+            raise PacelineError("--nproc-per-node 1: must be 2 or more to measure communication between ranks.")
         sizes = (("--max-message-mib", flags.max_message_mib), ("--ddp-bucket-mib", flags.ddp_bucket_mib))
         named = (("--seconds", flags.seconds), *sizes)
         words = ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
@@ -183,11 +191,13 @@ def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
             "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.output
         )
     if is_launched(arguments):
-        raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+        raise PacelineError(f"--nodes: not supported in a process that {launch.kind} started. Remove the flag.")
     if flags.nproc_per_node not in (0, launch.world):
-        raise PacelineError(f"--nproc-per-node {flags.nproc_per_node}: {launch.kind} started {launch.world}. Leave it out.")
+        raise PacelineError(
+            f"--nproc-per-node {flags.nproc_per_node}: {launch.kind} started {launch.world}. Remove the flag."
+        )
     if launch.world == 1:
-        raise PacelineError("bench comm: one rank has nobody to talk to. Start two or more.")
+        raise PacelineError("bench comm: requires at least two ranks, because it measures communication between them.")
     return _measure_comm(flags, choose_system(flags.system or "auto"), launch)
 
 
@@ -232,7 +242,7 @@ def _print_comm(facts: dict[str, Any]) -> None:
     print(
         f"{facts['world']} ranks on {facts['nodes']} node{'s'[: facts['nodes'] > 1]}, {facts['backend']}, {facts['device']}, "
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]:.1f}; torch {facts['torch']}. "
-        "Times are the slowest rank's, GB/s are of the median."
+        "Times are of the slowest rank; GB/s are for the median time."
     )
     print(f"{'':<52}{'bytes':>12}  {'us min':>11}{'median':>11}{'max':>11}{'GB/s':>9}{'bus GB/s':>9}  right")
     for row in facts["rows"]:
@@ -255,7 +265,7 @@ def _print_comm(facts: dict[str, Any]) -> None:
                 f"off by {result['worst_relative_error']:.0%} at worst"
             )
     if not facts["sums_are_right"]:
-        print("A SUM IS WRONG: see the last column.")
+        print("error: a sum is wrong; see the last column.")
 
 
 RUN = {"input": run_input, "step": run_step, "eval": run_eval, "comm": run_comm, "startup": run_startup}

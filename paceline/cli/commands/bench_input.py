@@ -30,20 +30,20 @@ from paceline.training.request import check_request
 class BenchInputFlags:
     """What to measure."""
 
-    data: Annotated[tuple[Path, ...], Help("folder of JPEG photos, or with --task: data with objects")] = ()
-    task: Annotated[str, Help("whose training input: a workload")] = "classification"
-    decoders: Annotated[tuple[Decoder, ...], Help("ours to run; empty: the default and installed extras")] = ()
-    image_size: Annotated[int, Help("side of the output, pixels; 0: 224, ssd 300, maskrcnn 800 (the shorter side)")] = 0
-    seconds: Annotated[float, Help("measured per contender and round")] = 3.0
-    rounds: Annotated[int, Help("rounds; every contender is measured once in each")] = 5
-    output: Annotated[Path | None, Help("also write the JSON here")] = None
-    scaling: Annotated[tuple[int, ...], Help("rates by these numbers of workers; 0: 1, 2, 4 to twice the cores")] = ()
-    simulate_threads: Annotated[int, Help("rate with this many workers and a sleeping stand-in for the pixels")] = 0
-    latency_ms: Annotated[float, Help("rate with each read this much later (ms), with fetch threads and cached")] = 0.0
-    baselines: Annotated[tuple[str, ...], Help("also measure: dali, ffcv, mxnet, webdataset, grain, spdl, all")] = ()
-    baselines_dir: Annotated[Path | None, Help("folder of the peers' environments; empty: one in the cache")] = None
-    install_baselines: Annotated[bool, Help("install peers that are missing, each in its own environment")] = False
-    memory: Annotated[bool, Help("memory over two epochs of 1.3 million records, and the wait between")] = False
+    data: Annotated[tuple[Path, ...], Help("folder of JPEG images, or a dataset with objects for --task")] = ()
+    task: Annotated[str, Help("task whose training input is timed")] = "classification"
+    decoders: Annotated[tuple[Decoder, ...], Help("decoders to time; empty: the default and installed extras")] = ()
+    image_size: Annotated[int, Help("side of the output (pixels); 0: 224, ssd 300, maskrcnn 800 (shorter side)")] = 0
+    seconds: Annotated[float, Help("time per candidate and round (s)")] = 3.0
+    rounds: Annotated[int, Help("number of rounds; each round times every candidate once")] = 5
+    output: Annotated[Path | None, Help("JSON file to write the results to")] = None
+    scaling: Annotated[tuple[int, ...], Help("numbers of workers to time; 0: 1, 2, 4, ... up to twice the cores")] = ()
+    simulate_threads: Annotated[int, Help("number of workers to simulate, which sleep instead of decoding")] = 0
+    latency_ms: Annotated[float, Help("delay to add to each read (ms), to time prefetching and caching")] = 0.0
+    baselines: Annotated[tuple[str, ...], Help("other libraries: dali, ffcv, mxnet, webdataset, grain, spdl, or all")] = ()
+    baselines_dir: Annotated[Path | None, Help("folder of the baselines' environments; empty: in the cache")] = None
+    install_baselines: Annotated[bool, Help("install missing baselines, each in its own environment")] = False
+    memory: Annotated[bool, Help("measure memory over two epochs of 1.3 million records, and the wait between")] = False
 
 
 def run_input(printer: Printer, arguments: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def run_input(printer: Printer, arguments: Sequence[str]) -> int:
     """
     if arguments and not arguments[0].startswith("-"):
         return run_stages(printer, arguments)
-    flags = parse(printer, arguments, BenchInputFlags(), "bench input", "Input path beside its peers, interleaved.")
+    flags = parse(printer, arguments, BenchInputFlags(), "bench input", "Time data loading, compared with other libraries.")
     check_user_file(flags.output or "")
     if flags.simulate_threads > 0 or flags.memory:
         simulation = require_peers("input_simulation", "--simulate-threads" if flags.simulate_threads > 0 else "--memory")
@@ -65,21 +65,19 @@ def run_input(printer: Printer, arguments: Sequence[str]) -> int:
             simulation.boundary()
         return 0
     if flags.seconds <= 0 or flags.rounds < 1:
-        raise RecipeError("--seconds must be above 0, --rounds 1 or more.")
+        raise RecipeError("--seconds must be above 0, and --rounds must be 1 or more.")
     if flags.baselines or flags.install_baselines:
         return _peers(printer, flags)
     if not flags.data:
-        raise RecipeError("name a photo folder: paceline bench input --data DIR (or --simulate-threads 16, or --memory).")
+        raise RecipeError("--data is required: paceline bench input --data DIR (or use --simulate-threads 16 or --memory).")
     if len(flags.data) > 1:
-        raise RecipeError(f"--data names {len(flags.data)} folders: only --baselines compares several.")
+        raise RecipeError(f"--data: multiple folders ({len(flags.data)}) require --baselines.")
     data = next(iter(flags.data))
     if flags.latency_ms < 0:
-        raise RecipeError(f"--latency-ms {flags.latency_ms:g}: milliseconds, 0 (off) or more.")
+        raise RecipeError(f"--latency-ms {flags.latency_ms:g}: must be 0 (off) or more (ms).")
     if flags.latency_ms > 0:
         if flags.task != BenchInputFlags.task or flags.decoders:
-            raise RecipeError(
-                "--latency-ms: measures classification's input with its default decoder. Leave --task and --decoders away."
-            )
+            raise RecipeError("--latency-ms: requires the default --task and --decoders. Remove these flags.")
         run: Callable[..., dict[str, Any]] = require_peers("input_fetch", "--latency-ms").run_fetch_bench
         further: dict[str, Any] = {"milliseconds": flags.latency_ms, "size": flags.image_size or 224}
     elif flags.scaling:
@@ -106,16 +104,16 @@ def _peers(printer: Printer, flags: BenchInputFlags) -> int:
     installs = require_peers("peer_installs", "--baselines")
     names = installs.named_peers(flags.baselines or ("all",))
     if flags.task != BenchInputFlags.task:
-        raise RecipeError("--baselines: measures classification's input. Leave --task away.")
+        raise RecipeError("--baselines: only supported for classification. Remove --task.")
     path = flags.baselines_dir or cache_folder() / "peers"
     absent = installs.install_peers(path, names, printer.say) if flags.install_baselines else {}
     if not flags.data:
         if flags.install_baselines:
             return 0
-        raise RecipeError("--baselines: name a folder with photos: paceline bench input --baselines all --data DIR")
+        raise RecipeError("--baselines: requires a folder of images: paceline bench input --baselines all --data DIR")
     for folder in flags.data:
         if not folder.is_dir():
-            raise PacelineError(f"--data {folder}: there is no such folder.")
+            raise PacelineError(f"--data {folder}: folder not found.")
 
     report = require_peers("input_peers", "--baselines").run_peers_bench(
         flags.data,
@@ -139,10 +137,10 @@ PIPED = 160
 class BenchInputStageFlags:
     """What to measure."""
 
-    data: Annotated[str, Help("data set, as for train; empty: the built-in shapes")] = ""
-    emulate: Annotated[str, Help("sleeping accelerator: a100:8, h100, ..., or images per second")] = ""
-    seconds: Annotated[float, Help("of each measurement")] = 2.0
-    output: Annotated[Path | None, Help("also write the results here")] = None
+    data: Annotated[str, Help("dataset, as for train; empty: the built-in shapes")] = ""
+    emulate: Annotated[str, Help("accelerator to simulate: a100:8, h100, ..., or images per second")] = ""
+    seconds: Annotated[float, Help("time per measurement (s)")] = 2.0
+    output: Annotated[Path | None, Help("JSON file to write the results to")] = None
 
 
 def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
@@ -151,13 +149,13 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
         arguments,
         BenchInputStageFlags(),
         verb="bench input",
-        description="What each stage of this recipe's input costs, alone and together, its bare limits, and what to change.",
+        description="Time each stage of this recipe's input and all stages together, measure their limits, and recommend flags.",
         printer=printer,
     )
     flags = args.controls
     check_user_file(flags.output or "", "--output")
     if not 0 < flags.seconds <= 600:
-        raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0, and 600 at most.")
+        raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0 and at most 600.")
     from paceline.tools.bench.input_advice import parse_demand
 
     wanted = parse_demand(flags.emulate, args.recipe.task) if flags.emulate else None
@@ -178,7 +176,7 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
         task = open_task(recipe, RunOptions(data=flags.data), world, printer)
         threads = set_threads(args.system, world, printer)["loader"]
         printer.say(
-            f"{task.data.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
+            f"{task.data.train_images:,} images, {recipe.input.decoder}, {threads} workers, {flags.seconds:g} s per stage"
         )
         bare = task.data.train_index.records
         with open_memory_cache(task.data, args.system, world, printer):

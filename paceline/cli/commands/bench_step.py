@@ -28,25 +28,25 @@ Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
 class BenchStepFlags:
     """What to measure. 0 means the task's usual value; usual values stand in the order of the tasks."""
 
-    task: Annotated[str, Help("whose step: a workload")] = "classification"
-    depth: Annotated[int, Help("depth of the ResNet: 18, 34, 50, 101 or 152; 0: the network's usual one")] = 0
-    batch_size: Annotated[int, Help("images of a step. Usual: 32; 8; 1")] = 0
-    image_size: Annotated[int, Help("side of the input, pixels. Usual: 224; 300")] = 0
-    height: Annotated[int, Help("maskrcnn: height of the input, pixels")] = 800
-    width: Annotated[int, Help("maskrcnn: width of the input, pixels")] = 1216
-    num_classes: Annotated[int, Help("ssd, maskrcnn: classes without background")] = 80
-    objects: Annotated[int, Help("maskrcnn: objects of an image")] = 7
-    positives: Annotated[tuple[int, ...], Help("maskrcnn: positive regions of an image; a run for each")] = (30, 128)
-    part: Annotated[Part, Help("detectors: operations, whole step, evaluation, prediction, shapes")] = "all"
-    rounds: Annotated[int, Help("rounds; every contender is timed once in each")] = 5
-    seconds: Annotated[float, Help("a contender's share of a round, at least one step")] = 4.0
-    compile: Annotated[bool, Help("further contenders, compiled by torch.compile; not for maskrcnn")] = False
-    precision: Annotated[str, Help("number formats, as bf16,fp16; empty: the system's (detectors: fp32 too)")] = ""
-    matmul_size: Annotated[int, Help("side of the matrix products that measure the machine's ceiling")] = 2048
-    threads: Annotated[int, Help("that compute on a CPU; 0: as torch has it")] = 0
-    data: Annotated[Path | None, Help("maskrcnn --part shapes: data set whose shapes are counted")] = None
-    system: Annotated[str, Help("where to compute")] = "auto"
-    output: Annotated[str, Help("also write the JSON here")] = ""
+    task: Annotated[str, Help("task whose training step is timed")] = "classification"
+    depth: Annotated[int, Help("depth of the ResNet: 18, 34, 50, 101, or 152; 0: default of the network")] = 0
+    batch_size: Annotated[int, Help("images per step; 0: 32 (classification), 8 (ssd), or 1 (maskrcnn)")] = 0
+    image_size: Annotated[int, Help("side of the input (pixels); 0: 224 (classification) or 300 (ssd)")] = 0
+    height: Annotated[int, Help("height of the input (pixels); maskrcnn only")] = 800
+    width: Annotated[int, Help("width of the input (pixels); maskrcnn only")] = 1216
+    num_classes: Annotated[int, Help("number of classes without background; ssd and maskrcnn only")] = 80
+    objects: Annotated[int, Help("number of objects per image; maskrcnn only")] = 7
+    positives: Annotated[tuple[int, ...], Help("numbers of positive regions per image to time; maskrcnn only")] = (30, 128)
+    part: Annotated[Part, Help("operations, step, evaluation, prediction, or shapes; ssd and maskrcnn only")] = "all"
+    rounds: Annotated[int, Help("number of rounds; each round times every candidate once")] = 5
+    seconds: Annotated[float, Help("time per candidate and round (s); at least one step")] = 4.0
+    compile: Annotated[bool, Help("also time models compiled by torch.compile; not for maskrcnn")] = False
+    precision: Annotated[str, Help("dtypes, such as bf16,fp16; empty: as in the system (ssd, maskrcnn: also fp32)")] = ""
+    matmul_size: Annotated[int, Help("side of the matrices whose product measures peak performance")] = 2048
+    threads: Annotated[int, Help("compute threads on a CPU; 0: default of torch")] = 0
+    data: Annotated[Path | None, Help("dataset whose shapes are counted, with --part shapes")] = None
+    system: Annotated[str, Help("system to run on")] = "auto"
+    output: Annotated[str, Help("JSON file to write the results to")] = ""
 
 
 def run_step(printer: Printer, arguments: Sequence[str]) -> int:
@@ -54,34 +54,34 @@ def run_step(printer: Printer, arguments: Sequence[str]) -> int:
 
     Raises PacelineError where there would be nothing to measure.
     """
-    flags = parse(printer, arguments, BenchStepFlags(), "bench step", "Training step beside plain loops, interleaved.")
+    flags = parse(printer, arguments, BenchStepFlags(), "bench step", "Time a training step, compared with plain loops.")
     check_user_file(flags.output)
     for name, least in (
         ("depth", 0), ("batch_size", 0), ("image_size", 0), ("num_classes", 1), ("rounds", 1),
         ("matmul_size", 1), ("threads", 0), ("objects", 1),
     ):  # fmt: skip
         if getattr(flags, name) < least:
-            raise PacelineError(f"--{name.replace('_', '-')} is {getattr(flags, name)}: must be at least {max(1, least)}.")
+            raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name)}: must be at least {max(1, least)}.")
     if not set(flags.precision.split(",")) <= {"", *get_args(Precision)}:
         raise PacelineError(
-            f"--precision {flags.precision}: must be one of {', '.join(get_args(Precision))}, or several: bf16,fp16."
+            f"--precision {flags.precision}: must be {', '.join(get_args(Precision))}, or several: bf16,fp16."
         )
     measure = find_step_bench(flags.task, "step", STEPS)
     if flags.compile and (reason := WORKLOADS[flags.task].network.no_compile):
-        raise PacelineError(f"--compile: {flags.task}: {reason}; in training neither (docs/contributing/architecture.md).")
+        raise PacelineError(f"--compile: {flags.task}: {reason}, also in training (docs/contributing/architecture.md).")
     return measure(flags)
 
 
 def find_step_bench(task: str, kind: str, menu: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
     """What `paceline bench KIND` measures that workload of ours with. Raises PacelineError for others."""
     if task not in menu:
-        raise PacelineError(f"--task {task}: bench {kind} does not know how to measure it. It measures {', '.join(menu)}.")
+        raise PacelineError(f"--task {task}: not supported by bench {kind}. Use one of {', '.join(menu)}.")
     return menu[task]
 
 
 def _parts(flags: BenchStepFlags, parts: Sequence[Part]) -> None:
     if flags.part not in parts:
-        raise PacelineError(f"--part {flags.part}: --task {flags.task} has {', '.join(parts)}.")
+        raise PacelineError(f"--part {flags.part}: must be one of {', '.join(parts)} with --task {flags.task}.")
 
 
 def _common(flags: BenchStepFlags, *usual: Precision) -> dict[str, Any]:
@@ -116,9 +116,9 @@ def bench_ssd(flags: BenchStepFlags) -> int:
     _parts(flags, ("all", "ops", "step", "eval"))
     depth = flags.depth or 34
     if depth not in (18, 34):
-        raise PacelineError(f"--depth {depth}: SSD's trunk is a ResNet of depth 18 or 34 here.")
+        raise PacelineError(f"--depth {depth}: must be 18 or 34 with --task ssd.")
     if flags.image_size and flags.image_size < 64:
-        raise PacelineError(f"--image-size {flags.image_size}: SSD needs an input of at least 64 pixels.")
+        raise PacelineError(f"--image-size {flags.image_size}: must be at least 64 pixels with --task ssd.")
     bench = SSDBench(
         batch=flags.batch_size or 8, depth=depth, size=flags.image_size or 300, classes=flags.num_classes,
         **_common(flags, "fp32"),
@@ -136,18 +136,18 @@ def bench_maskrcnn(flags: BenchStepFlags) -> int:
         return _shapes(flags)
     depth = flags.depth or 50
     if depth not in (18, 34, 50, 101):
-        raise PacelineError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
+        raise PacelineError(f"--depth {depth}: must be 18, 34, 50, or 101 with --task maskrcnn.")
     for name in ("height", "width"):
         if getattr(flags, name) < 64 or getattr(flags, name) % 32:
             raise PacelineError(
-                f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
+                f"--{name} {getattr(flags, name)}: must be a multiple of 32 (the largest stride), at least 64."
             )
     net = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
     most = int(net.roi.samples_per_image * net.roi.positive_fraction)
     if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
         raise PacelineError(
-            f"--positives {' '.join(map(str, flags.positives))}: each from --objects {flags.objects}, which are positive "
-            f"themselves, to {most}, which an image may have."
+            f"--positives {' '.join(map(str, flags.positives))}: each must be from --objects {flags.objects} (all "
+            f"objects are positive) to {most}, the maximum per image."
         )
     bench = MaskRCNNBench(
         batch=flags.batch_size or 1, height=flags.height, width=flags.width, classes=flags.num_classes, objects=flags.objects,
@@ -174,7 +174,7 @@ def _measure(flags: BenchStepFlags, bench: StepBench, title: str) -> int:
     console = Console()
     console.print(f"{title}, on {facts['device']}, {facts['threads']} threads", markup=False)
     if facts["peers"]:
-        console.print(f"{facts['peers']}: ours is measured alone", markup=False)
+        console.print(f"{facts['peers']}: only paceline is timed", markup=False)
     if "operations" in facts:
         print_operations(facts["operations"], console)
     for words, step in facts.get("step", {}).items():
@@ -194,7 +194,7 @@ def _shapes(flags: BenchStepFlags) -> int:
     from paceline.config.maskrcnn import InstanceInput
 
     if flags.data is None:
-        raise RecipeError("name a data set with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
+        raise RecipeError("--data is required, with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
     batch = flags.batch_size or 2
     facts = require_peers("shapes_maskrcnn", "--part shapes").count_shapes(
         flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1
@@ -202,13 +202,13 @@ def _shapes(flags: BenchStepFlags) -> int:
     write_answer(facts, out=flags.output, printed=False)
     console = Console()
     console.print(
-        f"{facts['images']:,} photos, {facts['objects']:,} objects, {batch} a forward: {facts['distinct_shapes']} shapes of "
+        f"{facts['images']:,} images, {facts['objects']:,} objects, {batch} per forward: {facts['distinct_shapes']} shapes of "
         f"{len(facts['buckets'])} buckets; {facts['padding']:.1%} of pixels are padding, {facts['empty_object_slots']:.1%} of "
         "object slots are empty"
     )
     for count, slots in facts["mask_slots"].items():
         console.print(
-            f"mask-head slots with {count} positive regions an image: {slots['empty_on_an_accelerator']:.1%} of {slots['slots']} "
-            f"empty on an accelerator ({slots['gflop_of_empty_slots_forward']:.0f} GFLOP an image forward), none on a CPU"
+            f"mask-head slots with {count} positive regions per image: {slots['empty_on_an_accelerator']:.1%} of {slots['slots']} "
+            f"empty on an accelerator ({slots['gflop_of_empty_slots_forward']:.0f} GFLOP per image forward), none on a CPU"
         )
     return 0

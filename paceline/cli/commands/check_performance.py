@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 RANK_GIB = 3.0  # of memory that a rank takes on a CPU, where each core has one, as the rates were recorded
 MAX_MINUTES = 24 * 60.0
 JSON_FILE, PAGE = "qualify.json", "qualify.html"
-ABOUT = """Is this machine as fast as it should be? Training steps, their input, box scores, the disk and an all-reduce are
-measured on all devices at the same time and judged by published rates; on a CPU by recorded ones, made to fit by tests of
-its cores. Exit code 0: as fast as expected; 1: slower, with what to look at next; 2: bad input.
-docs/how-to/cluster/check-performance.md has more."""
+ABOUT = """Measure whether this machine is as fast as expected. The command times training steps, data loading, scoring, the
+disk, and an all-reduce on all devices at the same time. It compares them with published speeds, or on a CPU with recorded
+speeds, scaled by tests of its cores. Exit code 0: as fast as expected; 1: slower; 2: invalid input.
+See docs/how-to/cluster/check-performance.md."""
 
 
 @dataclass(frozen=True)
 class QualifyFlags(RemoteFlags):
     """How long to measure, where to write, and which nodes to start on."""
 
-    minutes: Annotated[float, Help("minutes to take, about; 3: a gross fault; 30: heat and neighbors")] = 30.0
-    check_dir: Annotated[str, Help("folder for test photos, where data sets lie; empty: paceline's cache")] = ""
-    system: Annotated[str, Help("what each node is (paceline list systems); empty: this machine as it is")] = ""
-    nproc_per_node: Annotated[int, Help("ranks a node; 0: one a device; on a CPU one a core, as far as memory allows")] = 0
+    minutes: Annotated[float, Help("duration (minutes); 3: finds gross faults; 30: also heat and noisy neighbors")] = 30.0
+    check_dir: Annotated[str, Help("folder for test images, on the disk of the datasets; empty: paceline's cache")] = ""
+    system: Annotated[str, Help("system of each node (paceline list systems); empty: this machine, detected")] = ""
+    nproc_per_node: Annotated[int, Help("ranks per node; 0: one per device, or per CPU core as far as memory allows")] = 0
     json: Annotated[bool, Help("print one JSON object instead of a table")] = False
-    output_dir: Annotated[str, Help("folder for qualify.json and qualify.html; empty: neither")] = ""
-    raw: Annotated[bool, Help("print what each rank measured as JSON, and judge nothing")] = False
-    output: Annotated[str, Help("with --raw: write the JSON to this file instead")] = ""
+    output_dir: Annotated[str, Help("folder for qualify.json and qualify.html; empty: no files")] = ""
+    raw: Annotated[bool, Help("print the measurements of each rank as JSON, without results")] = False
+    output: Annotated[str, Help("file to write the JSON of --raw to, instead of stdout")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -57,21 +57,21 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     """
     flags = parse(printer, arguments, QualifyFlags(), "check-performance", ABOUT)
     if not 0 < flags.minutes <= MAX_MINUTES:
-        raise PacelineError(f"--minutes {flags.minutes:g}: must be above 0, and {MAX_MINUTES:g} at most.")
+        raise PacelineError(f"--minutes {flags.minutes:g}: must be above 0 and at most {MAX_MINUTES:g}.")
     if flags.output_dir if flags.raw else flags.output:
-        raise PacelineError("--output FILE goes with --raw, and --output-dir DIR goes without it. Leave the other one out.")
+        raise PacelineError("--output FILE: only supported with --raw; use --output-dir DIR only without --raw.")
     if flags.output_dir:
         if Path(flags.output_dir).is_file():
-            raise PacelineError(f"--output-dir {flags.output_dir}: this is a file. Name a folder for {JSON_FILE}, {PAGE}.")
+            raise PacelineError(f"--output-dir {flags.output_dir}: is a file. Choose a folder for {JSON_FILE} and {PAGE}.")
         for name in (JSON_FILE, PAGE):
             check_user_file(Path(flags.output_dir) / name)
     folder = Path(flags.check_dir).expanduser().absolute() if flags.check_dir else cache_folder()
     if flags.check_dir and not folder.is_dir():
-        raise PacelineError(f"--check-dir {flags.check_dir}: there is no such folder.")
+        raise PacelineError(f"--check-dir {flags.check_dir}: folder not found.")
     launch = read_launch(os.environ)
     if launch.kind != SINGLE.kind:
         if is_launched(arguments):
-            raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+            raise PacelineError(f"--nodes: not supported in a process that {launch.kind} started. Remove the flag.")
         return _finish(flags, _measured(printer, flags, choose_system(flags.system or "auto"), launch, folder))
     if flags.scheduler == "local":
         system = choose_system(flags.system or "auto")
@@ -137,9 +137,7 @@ def _examined(flags: QualifyFlags, launch: Launch, folder: Path) -> list[str] | 
     problems = [f"{finding.about}: {finding.text}" for finding in results]
     for name, node in zip(called, nodes):
         if "NV" in node.links and node.network.endswith("by SHM"):
-            problems.append(
-                f"{name}: GPUs have NVLink ({node.links}), and NCCL goes through memory: NCCL_P2P_DISABLE, IOMMU"
-            )
+            problems.append(f"{name}: GPUs have NVLink ({node.links}), but NCCL uses host memory: NCCL_P2P_DISABLE, IOMMU")
     return problems
 
 
@@ -161,7 +159,7 @@ def _finish(flags: QualifyFlags, facts: dict[str, Any] | None) -> int:
     if not flags.json:
         print("\n".join(format_report(verdict, facts)))
         if flags.output_dir:
-            print(f"the page is {Path(flags.output_dir) / PAGE}")
+            print(f"report: {Path(flags.output_dir) / PAGE}")
     return 0 if verdict.good else 1
 
 
@@ -174,13 +172,13 @@ def format_report(verdict: QualifyReport, facts: Mapping[str, Any]) -> list[str]
         words = format_check(row)
         results.append(f"{row.name:<30.30}{words[0]:>10}{words[1]:>10} {row.unit:<9}{words[2]:>6}  {row.verdict}")
     for basis in dict.fromkeys(row.basis for row in verdict.rows if row.basis):
-        results += wrap(f"expected by {escape_line(basis)}", wide, subsequent_indent="  ", **WORDS)
+        results += wrap(f"expected values: {escape_line(basis)}", wide, subsequent_indent="  ", **WORDS)
     if verdict.slowest:
         results += wrap(f"slowest: {escape_line(verdict.slowest)}", wide, subsequent_indent="  ", **WORDS)
     slow = sum(row.verdict == "slower" for row in verdict.rows)
     results.append(f"slower than expected: {slow} of {len(verdict.rows)}" if slow else "as fast as expected")
     for text in verdict.advice:
-        results += wrap(f"look at: {escape_line(text)}", wide, subsequent_indent="  ", **WORDS)
+        results += wrap(f"check: {escape_line(text)}", wide, subsequent_indent="  ", **WORDS)
     return results
 
 

@@ -43,11 +43,13 @@ Words = tuple[str, ...]
 class CompareFlags:
     """Which runs."""
 
-    runs: Annotated[Words, tyro.conf.Positional, Help("folders of two runs or more; of other seeds: one side")] = ()
-    metric: Annotated[str, Help("by which they are compared; empty: the workload's headline")] = ""
-    bisect: Annotated[bool, Help("find the first step and tensor at which two runs part, by repeating steps")] = False
-    data: Annotated[str, Help("with --bisect, where their data lie now; empty: where they lay")] = ""
-    task_file: Annotated[str, Help("with --bisect, a workload of your own that both name: ./file.py:name")] = ""
+    runs: Annotated[
+        Words, tyro.conf.Positional, Help("two or more run folders; runs that differ only by seed are one side")
+    ] = ()
+    metric: Annotated[str, Help("metric to compare; empty: the primary metric of the task")] = ""
+    bisect: Annotated[bool, Help("find the first step and tensor at which two runs diverge, by repeating steps")] = False
+    data: Annotated[str, Help("current folder of the dataset, for --bisect; empty: as in the runs")] = ""
+    task_file: Annotated[str, Help("custom task of both runs, for --bisect: ./file.py:name")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -86,7 +88,7 @@ class ComparedRun(NamedTuple):
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print differences, a line a run, and the verdict."""
-    flags = parse(printer, arguments, CompareFlags(), "compare", "What differs between runs, and what came of it.")
+    flags = parse(printer, arguments, CompareFlags(), "compare", "Compare the settings and results of runs.")
     if flags.bisect:
         from paceline.tools.compare.bisect import print_bisection
 
@@ -94,7 +96,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             printer.say, printer.waiting, flags.runs, data=flags.data, workload=flags.task_file, in_json=flags.json
         )
     if len(flags.runs) < 2:
-        raise PacelineError("name two runs or more: paceline compare RUN RUN")
+        raise PacelineError("at least two runs are required: paceline compare RUN RUN")
     described = [_described(name) for name in flags.runs]
     metric = _metric(flags, described)
     runs = [_compared(one, metric) for one in described]
@@ -117,13 +119,13 @@ def _metric(flags: CompareFlags, described: Sequence[RunSummary]) -> str:
     if not common:
         tasks = join_names(sorted({str(one.facts.recipe.get("task")) for one in described}))
         why = (
-            f"runs of different tasks ({tasks}) have no score in common" if scored else "none of these runs was scored yet"
+            f"runs of different tasks ({tasks}) have no metric in common"
+            if scored
+            else "none of these runs has a metric yet"
         )
         raise PacelineError(f"{join_names(list(flags.runs), 4)}: {why}.")
     if flags.metric and flags.metric not in common:
-        raise PacelineError(
-            f"--metric {flags.metric}: not every run was scored by it. Known: {join_names(sorted(common), 12)}."
-        )
+        raise PacelineError(f"--metric {flags.metric}: not all runs have it. Known: {join_names(sorted(common), 12)}.")
     headlines = [one.row["headline"] for one in described if one.row["headline"] in common]
     return flags.metric or next(iter(headlines), min(common))
 
@@ -131,7 +133,7 @@ def _metric(flags: CompareFlags, described: Sequence[RunSummary]) -> str:
 def _described(name: str) -> RunSummary:
     folder = run_folder(Path(name).expanduser())
     if not (folder / "run.json").is_file():
-        raise PacelineError(f"{name}: no run lies there (its folder holds run.json).")
+        raise PacelineError(f"{name}: is not a run folder (run.json not found).")
     return summarize_run(folder, [])
 
 
@@ -196,7 +198,7 @@ def _record(sides: Sequence[Sequence[ComparedRun]], metric: str) -> dict[str, An
 def _seeds(one: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
     """The difference of the means (other minus one), and how often chance alone would make one as large: p."""
     if min(len(one), len(other)) < MIN_SEEDS:
-        return {"p": None, "why": f"{len(one)} and {len(other)} finished runs; {MIN_SEEDS} a side are the least"}
+        return {"p": None, "why": f"{len(one)} and {len(other)} finished runs; at least {MIN_SEEDS} per side are needed"}
     return {
         "difference": statistics.fmean(other) - statistics.fmean(one),
         "p": permutation_p_value(one, other),
@@ -238,7 +240,7 @@ def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
         for name, values in result["differences"].items():
             yield f"  {name:<{width}}  " + "  |  ".join(f"{side} {_short(value)}" for side, value in zip(letters, values))
     else:
-        yield "nothing differs but the seeds"
+        yield "only the seeds differ"
     yield ""
     width = max(len(row["name"]) for row in rows)
     yield f"  side {'run':<{width}} {'seed':>5} {'steps':>8} {'time':>10} {'last':>8} {'best':>8}  {label}"
@@ -250,7 +252,7 @@ def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"{what} {time:>10} {cells[0]:>8} {cells[1]:>8}{note}"
     if result["common"] is not None and len(rows) > 1:
         yield ""
-        yield f"to {label} {format_metric(metric, result['common'])}, which all have reached:"
+        yield f"to {label} {format_metric(metric, result['common'])}, which all runs reached:"
         for row in rows:
             steps, samples, seconds = row["reached"]
             yield f"  {row['side']:<4} {row['name']:<{width}} {steps:>8,} steps {samples:>12,} samples {format_duration(seconds):>10}"
@@ -265,20 +267,18 @@ def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
 def _verdict(what: str, verdict: Mapping[str, Any], metric: str) -> str:
     seeds, photos = verdict["seeds"], verdict["photos"]
     if seeds["p"] is None:
-        text = f"{what}: no verdict over seeds: {seeds['why']}"
+        text = f"{what}: no significance test over seeds: {seeds['why']}"
     else:
-        sure = "more than other seeds explain" if seeds["p"] <= CHANCE else "within what other seeds explain"
+        sure = "significant" if seeds["p"] <= CHANCE else "not significant"
         if seeds["apart"] and seeds["p"] > CHANCE:
-            sure = "each run of one side beyond each of the other, and so few seeds cannot show more"
+            sure = "all runs of one side are better, but there are not enough seeds for significance"
         text = f"{what}: {_signed(metric, seeds['difference'])}, {sure} (permutation test, p {seeds['p']:.3g})"
     if "interval" in photos:
         low, high = photos["interval"]
-        sure = "not by the photos' chance" if low > 0 or high < 0 else "which other photos may turn round"
-        text += (
-            f"; on the same {photos['photos']:,} photos between {_signed(metric, low)} and {_signed(metric, high)}, {sure}"
-        )
+        sure = "significant" if low > 0 or high < 0 else "not significant"
+        text += f"; on the same {photos['photos']:,} images, from {_signed(metric, low)} to {_signed(metric, high)} (95%), {sure}"
     else:
-        text += f"; no interval over photos: {photos['why']}"
+        text += f"; no interval over images: {photos['why']}"
     return text
 
 
@@ -301,16 +301,16 @@ def paired_interval(one: Sequence[Path], other: Sequence[Path], metric: str) -> 
     loaded = [[result for folder in side if (result := _newest(folder)) is not None] for side in (one, other)]
     flat = [results for side in loaded for results in side]
     if not one or not other or len(flat) < len(one) + len(other):
-        return {"why": "not every run has predictions that can be read"}
+        return {"why": "not every run has readable predictions"}
     if len({_photo_count(results) for results in flat}) > 1:
-        return {"why": "they were scored on different photos or labels"}
+        return {"why": "the runs were scored on different images or labels"}
     draws = [[resample_stored(results, metric_type(metric)) for results in side] for side in loaded]
     if not all(metric in drawn for side in draws for drawn in side):
-        return {"why": f"photos are drawn for other metrics than {metric}"}
+        return {"why": f"resampling is not supported for {metric}"}
     means = [{metric: np.mean([drawn[metric] for drawn in side], axis=0)} for side in draws]
     result = paired_difference(*means)
     if metric not in result:
-        return {"why": "no draw has a value"}
+        return {"why": "no resample has a value"}
     return {"interval": list(result[metric]), "photos": len(flat[0]["images"])}
 
 

@@ -15,12 +15,12 @@ from paceline.cli.printing import Printer
 
 USAGE = """usage: paceline completion SHELL
 
-  bash   eval "$(paceline completion bash)" in ~/.bashrc, or into a file of bash-completion:
+  bash   eval "$(paceline completion bash)" in ~/.bashrc, or write a file for bash-completion:
          paceline completion bash > ~/.local/share/bash-completion/completions/paceline
   zsh    paceline completion zsh > ~/.paceline.zsh, and in ~/.zshrc, after compinit: source ~/.paceline.zsh
   fish   paceline completion fish > ~/.config/fish/completions/paceline.fish
 
-What it knows is this version's: write a file again after an update. `eval` does it at each start of a shell, in about a second."""
+The completion matches this version: write the file again after an update. `eval` updates it at each start of a shell (about 1 s)."""
 # Verbs whose first word is a recipe; the flags are those of all workloads.
 OF_RECIPE = ("train", "launch", "plan", "preview")
 EACH_WORKLOAD = ("classify-demo", "ssd-demo", "maskrcnn-demo")

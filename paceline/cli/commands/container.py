@@ -21,11 +21,10 @@ from paceline.launch.job import Words
 
 KINDS = """usage: paceline container KIND ...
 
-  build [-- WORDS FOR THE ENGINE]   the image of this checkout, called as containers/TAG says
-  shell [-- COMMAND]                a shell inside it, or a command: paceline container shell -- paceline doctor
+  build [-- ENGINE ARGUMENTS]   build the image of this checkout, with the name in containers/TAG
+  shell [-- COMMAND]            open a shell in the image, or run a command: paceline container shell -- paceline doctor
 
-Each answers --help. To bring it to other machines:  docker push NAME:TAG . docs/how-to/cluster/containers.md explains every flag
-inside."""
+Both have --help. To copy the image to other machines:  docker push NAME:TAG . docs/how-to/cluster/containers.md explains the flags."""
 
 
 # Named, so that the fields fit on one line with their comments.
@@ -37,11 +36,11 @@ Runner = Literal["auto", "docker", "podman", "apptainer"]
 class ContainerBuildFlags:
     """What to build, and with what."""
 
-    container_runtime: Annotated[Builder, Help("docker, podman, buildah or apptainer; auto: the first found")] = "auto"
-    tag: Annotated[str, Help("NAME:TAG of the image; empty: as containers/TAG says")] = ""
-    base: Annotated[str, Help("image to start from: a Debian or Ubuntu with Python 3.11 or 3.12")] = ""
-    torch: Annotated[str, Help("which torch: cpu, cu130, rocm7.0, ...; empty: PyPI's, with CUDA")] = ""
-    system: Annotated[str, Help("machine it is for: V100s (c4140, p3dn, dgx1) need older torch; empty: any")] = ""
+    container_runtime: Annotated[Builder, Help("docker, podman, buildah, or apptainer; auto: first installed")] = "auto"
+    tag: Annotated[str, Help("NAME:TAG of the image; empty: from containers/TAG")] = ""
+    base: Annotated[str, Help("base image: Debian or Ubuntu with Python 3.11 or 3.12")] = ""
+    torch: Annotated[str, Help("build of torch: cpu, cu130, rocm7.0, ...; empty: from PyPI, with CUDA")] = ""
+    system: Annotated[str, Help("target system; V100s (c4140, p3dn, dgx1) require an older torch; empty: any")] = ""
     dry_run: Annotated[bool, Help("print the command, build nothing")] = False
 
 
@@ -49,10 +48,10 @@ class ContainerBuildFlags:
 class ContainerShellFlags:
     """Where the shell runs, and what it sees."""
 
-    container_runtime: Annotated[Runner, Help("docker, podman or apptainer; auto: the first found")] = "auto"
-    container_image: Annotated[str, Help("its name, or apptainer's file; empty: as containers/TAG says")] = ""
-    system: Annotated[str, Help("whose devices come inside: a name of `paceline list systems`")] = "auto"
-    mount: Annotated[tuple[str, ...], Help("further folders inside: HOST or HOST:INSIDE, with :rw to write")] = ()
+    container_runtime: Annotated[Runner, Help("docker, podman, or apptainer; auto: first installed")] = "auto"
+    container_image: Annotated[str, Help("name of the image, or file of apptainer; empty: from containers/TAG")] = ""
+    system: Annotated[str, Help("system whose devices are mounted (paceline list systems)")] = "auto"
+    mount: Annotated[tuple[str, ...], Help("folders to mount: HOST or HOST:CONTAINER, with :rw for write access")] = ()
     dry_run: Annotated[bool, Help("print the script, start nothing")] = False
 
 
@@ -68,8 +67,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if kind == "shell":
         return _shell(printer, rest[:cut], tuple(rest[cut + 1 :]) or ("bash",))
     raise PacelineError(
-        f"image {kind!r}: there is no such thing. Known: build, shell. "
-        "To push or pull, use the engine's own command: docker push NAME:TAG"
+        f"container {kind!r}: not found. Use build or shell. "
+        "To push or pull, use the container engine: docker push NAME:TAG"
     )
 
 
@@ -97,7 +96,7 @@ def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
     (root / "build").mkdir(exist_ok=True)
     code = _carry_out(command, root)
     if code == 0:
-        printer.say(f"built {name}. A look inside:  paceline container shell -- paceline doctor")
+        printer.say(f"built {name}; to check it:  paceline container shell -- paceline doctor")
     return code
 
 
@@ -113,26 +112,27 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
     system = choose_system(system_name)
     if system.device not in ("cpu", "cuda"):
         raise PacelineError(
-            f"--system {system_name}: {system.device_name or system.device} computes with its maker's own torch. Make "
-            "an image FROM its "
-            "maker's, with `RUN pip install .` in the checkout (docs/how-to/cluster/containers.md)."
+            f"--system {system_name}: {system.device_name or system.device} requires its vendor's build of torch. "
+            "Build an image FROM the vendor's image, with `RUN pip install .` in the checkout (docs/how-to/cluster/containers.md)."
         )
     if system.device_name.startswith("MI") and not torch.startswith("rocm"):
-        raise PacelineError(f"--system {system_name}: {system.device_name} needs a torch for ROCm: add --torch rocm7.0.")
+        raise PacelineError(f"--system {system_name}: {system.device_name} requires torch for ROCm. Add --torch rocm7.0.")
     pin = find_torch_pin(system.device_name)
     if pin is None:
         return ""
     if torch:
         raise PacelineError(
-            f"--torch {torch}: --system {system_name} takes torch {pin.torch} as PyPI has it ({pin.why}). Leave --torch away."
+            f"--torch {torch}: --system {system_name} needs PyPI's torch {pin.torch} ({pin.why}). Remove it."
         )
-    printer.say(f"torch {pin.torch}, by {pin.constraints}: {pin.why}")
+    printer.say(f"torch {pin.torch}, from {pin.constraints}: {pin.why}")
     return pin.constraints
 
 
 def _shell(printer: Printer, arguments: Sequence[str], command: Words) -> int:
     """`command`: the words behind `--`, or a shell."""
-    flags = parse(printer, arguments, ContainerShellFlags(), "container shell", "A shell inside the image, or a command.")
+    flags = parse(
+        printer, arguments, ContainerShellFlags(), "container shell", "Open a shell in the image or run a command."
+    )
     from paceline._utils.cache import cache_folder
     from paceline.launch.config import apply_container
     from paceline.launch.containers.engines import apptainer_files, check_docker, docker_files

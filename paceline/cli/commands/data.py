@@ -40,10 +40,10 @@ USAGE = """usage: paceline data info DIR [--json]
        paceline data lint DIR [--predictions RUN ...] [--html FILE] [--json]
        paceline data pack DIR --format FORMAT --output-dir DIR
 
-  info DIR    of each split of a prepared data set: records, classes, bytes, how its records lie, labels_sha256
-  lint DIR    look for what spoils a result: copies across splits, labels that contradict each other or a run, odd boxes
-  pack DIR    write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller
-  clear DIR   remove the copies that `paceline train --copy-data-to DIR` made there, and nothing else"""
+  info DIR    describe each split of a prepared dataset: records, classes, bytes, storage format, labels_sha256
+  lint DIR    find problems: duplicates across splits, contradicting or doubtful labels, suspicious boxes
+  pack DIR    write a dataset as WebDataset tars, RecordIO, or TFRecord, with original or resized images
+  clear DIR   remove only the copies that `paceline train --copy-data-to DIR` made in this folder"""
 
 TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their longer side
 MAX_BYTES = 1 << 30  # of a predictions file
@@ -54,7 +54,7 @@ Words = tuple[str, ...]
 class DataFlags:
     """Which data set."""
 
-    folder: Annotated[str, tyro.conf.Positional, Help("folder of a manifest.json, or the data set's own")] = ""
+    folder: Annotated[str, tyro.conf.Positional, Help("folder of a manifest.json or of the dataset")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -62,16 +62,16 @@ class DataFlags:
 class DataClearFlags:
     """Which copies."""
 
-    folder: Annotated[str, tyro.conf.Positional, Help("the folder that --copy-data-to had")] = ""
+    folder: Annotated[str, tyro.conf.Positional, Help("folder that was passed to --copy-data-to")] = ""
 
 
 @dataclass(frozen=True)
 class DataLintFlags:
     """What to look at."""
 
-    folder: Annotated[str, tyro.conf.Positional, Help("the data set")] = ""
-    predictions: Annotated[Words, Help("runs or files of eval --output, scored on its photos, that contradict labels")] = ()
-    html: Annotated[str, Help("also write a page with pictures of every finding to this file")] = ""
+    folder: Annotated[str, tyro.conf.Positional, Help("dataset")] = ""
+    predictions: Annotated[Words, Help("runs or files of eval --output on these images, to find wrong labels")] = ()
+    html: Annotated[str, Help("HTML file to write all issues to, with images")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -84,14 +84,12 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def run_info(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what the manifest and index say; they are compared with the files first."""
-    flags = parse(printer, arguments, DataFlags(), "data info", "What a prepared data set holds.")
+    flags = parse(printer, arguments, DataFlags(), "data info", "Describe a prepared dataset.")
     if not flags.folder:
-        raise PacelineError("name a prepared data set: paceline data info DIR")
+        raise PacelineError("a prepared dataset is required: paceline data info DIR")
     path = find_manifest(Path(flags.folder).expanduser())
     if path is None:
-        raise PacelineError(
-            f"{flags.folder}: no manifest of paceline for it. Prepare it first: paceline prepare --help lists the kinds."
-        )
+        raise PacelineError(f"{flags.folder}: is not prepared. Prepare it first (`paceline prepare --help`).")
     manifest = Manifest.load(path)
     if (stale := find_stale_file(manifest, network=False)) is not None:
         raise PacelineError(f"{flags.folder}: out of date: {stale}. Prepare it again:\n  {repeat_command(manifest)}")
@@ -104,10 +102,10 @@ def run_info(printer: Printer, arguments: Sequence[str]) -> int:
             f"{name}: {format_count(split['records'], 'record')} of {format_count(split['classes'], 'class')}, "
             f"{split['bytes']:,} bytes"
         )
-        printer.say(f"  lie as {split['kind']} in {format_count(split['files'], 'file')}, {split['first_file']} first")
+        printer.say(f"  stored as {split['kind']} in {format_count(split['files'], 'file')}, {split['first_file']} first")
         printer.say(f"  labels_sha256 {split['labels_sha256']}")
     if locations := remote_addresses(manifest):
-        printer.say(f"photos lie at {join_names(map(escape_line, locations))}, which was not asked")
+        printer.say(f"images are stored at {join_names(map(escape_line, locations))} (not contacted)")
     printer.say(f"content {facts['content_hash']}")
     printer.say(f"manifest: {path}")
     return 0
@@ -118,11 +116,11 @@ def run_clear(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, DataClearFlags(), "data clear", "Remove the copies that --copy-data-to made.")
     folder = Path(flags.folder).expanduser()
     if not flags.folder or not folder.is_dir():
-        raise PacelineError(f"{flags.folder or 'data clear'}: name the folder of --copy-data-to: paceline data clear DIR")
+        raise PacelineError(f"{flags.folder or 'data clear'}: pass the folder of --copy-data-to: paceline data clear DIR")
     sets, size, left = clear_copies(folder)
     printer.say(f"{folder}: {sets} {'copy' if sets == 1 else 'copies'} removed, {size:,} bytes")
     for path in left:
-        printer.say(f"{path}: stays, for files in it that --copy-data-to did not write")
+        printer.say(f"{path}: kept, because it has files that --copy-data-to did not write")
     return 1 if left else 0
 
 
@@ -156,9 +154,9 @@ def describe(manifest: Manifest) -> dict[str, Any]:
 
 def run_lint(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the findings -> 1 where one is bad, else 0."""
-    flags = parse(printer, arguments, DataLintFlags(), "data lint", "Look for what in a data set spoils results.")
+    flags = parse(printer, arguments, DataLintFlags(), "data lint", "Find problems in a dataset.")
     if not flags.folder:
-        raise PacelineError("name a data set: paceline data lint DIR")
+        raise PacelineError("a dataset is required: paceline data lint DIR")
     check_user_file(flags.html, "--html")
     from paceline.data.checks.lint import format_issues, lint
     from paceline.data.checks.suspicious_boxes import KINDS, Notice, open_displayed_splits
@@ -186,12 +184,12 @@ def run_lint(printer: Printer, arguments: Sequence[str]) -> int:
         return int(bad)
     printer.say(
         f"{manifest.called}: "
-        + ", ".join(f"{format_count(len(index), 'photo')} of {name}" for name, index in splits.items())
+        + ", ".join(f"{format_count(len(index), 'image')} of {name}" for name, index in splits.items())
     )
     for line in format_issues(findings):
         printer.say(line)
     printer.say(
-        "nothing found" if not findings else f"page: {flags.html}" if flags.html else "pictures of them: --html lint.html"
+        "no issues found" if not findings else f"page: {flags.html}" if flags.html else "with images: --html lint.html"
     )
     return int(bad)
 
@@ -200,7 +198,7 @@ def _opened(root: Path, reporter: Reporter) -> Manifest:
     from paceline.data.prepare.auto_prepare import is_annotated, prepare_if_needed
 
     if not root.is_dir():
-        raise PacelineError(f"{root}: there is no such folder.")
+        raise PacelineError(f"{root}: folder not found.")
     path = find_manifest(root)
     kind = Manifest.load(path).kind if path else "boxes" if is_annotated(Path(os.path.realpath(root))) else "class-folder"
     return Manifest.load(prepare_if_needed(root, kind=kind, reporter=reporter))
@@ -211,15 +209,13 @@ def _answers(name: str) -> Mapping[str, Any]:
     path = run_folder(Path(name).expanduser())
     files = [path] if path.is_file() else sorted((path / "predictions").glob("step-*.json"))
     if not files:
-        raise PacelineError(
-            f"--predictions {name}: neither a run with predictions/step-*.json nor a file that `eval --output` wrote."
-        )
+        raise PacelineError(f"--predictions {name}: not a run with predictions/step-*.json or a file of `eval --output`.")
     try:
         result = json.loads(read_entry(files[-1], MAX_BYTES))
         if result["kind"] not in ("classification", "boxes", "instances"):
-            raise ValueError(f"its kind is {result['kind']!r}")
+            raise ValueError(f"unexpected kind {result['kind']!r}")
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DataError(f"--predictions {name}: {files[-1].name} cannot be read: {problem}.") from None
+        raise DataError(f"--predictions {name}: {files[-1].name} is not readable: {problem}.") from None
     return result
 
 

@@ -24,29 +24,29 @@ from paceline.data.storage.store import out_folder
 class PackFlags:
     """What to pack. Without --resize-shorter-side and --jpeg-quality every photo's bytes stay what they are."""
 
-    folder: Annotated[str, tyro.conf.Positional, Help("a data set: prepared, or class folders, COCO, VOC, YOLO")] = ""
-    format: Annotated[str, Help("webdataset: tars of KEY.jpg and label; recordio: MXNet's .rec; tfrecord")] = "webdataset"
-    output_dir: Annotated[str, Help("new or empty folder; the same command again goes on with what it began")] = ""
-    resize_shorter_side: Annotated[int, Help("make photos with a longer shorter side smaller (pixels); 0: keep sizes")] = 0
-    jpeg_quality: Annotated[int, Help("quality of JPEGs that are written anew: 1 to 100; 0: 90, or as they are")] = 0
-    order: Annotated[str, Help("kept: as the data set has its records; shuffled: drawn by --seed")] = "kept"
-    seed: Annotated[int, Help("another seed shuffles otherwise")] = 0
-    num_shards: Annotated[int, Help("files of the training split; the others' have as many records each")] = 0
-    shard_size: Annotated[str, Help("size of a file, e.g. 500MB; empty: 1GiB, recordio: one file a split")] = ""
-    workers: Annotated[int, Help("threads that read and encode; 0: one a core, more for stores on a network")] = 0
+    folder: Annotated[str, tyro.conf.Positional, Help("dataset: prepared, class folders, COCO, VOC, or YOLO")] = ""
+    format: Annotated[str, Help("webdataset (tars), recordio (MXNet's .rec), or tfrecord")] = "webdataset"
+    output_dir: Annotated[str, Help("new or empty folder; to continue an interrupted command, run it again")] = ""
+    resize_shorter_side: Annotated[int, Help("maximum shorter side, by resizing larger images (pixels); 0: keep")] = 0
+    jpeg_quality: Annotated[int, Help("quality of re-encoded JPEGs, 1 to 100; 0: 90, or the original file")] = 0
+    order: Annotated[str, Help("kept: order of the dataset; shuffled: random order by --seed")] = "kept"
+    seed: Annotated[int, Help("random seed of --order shuffled")] = 0
+    num_shards: Annotated[int, Help("number of files of the training split; other splits: as many records per file")] = 0
+    shard_size: Annotated[str, Help("maximum file size, e.g. 500MB; empty: 1GiB, or one file per split for recordio")] = ""
+    workers: Annotated[int, Help("reading and encoding threads; 0: one per core, more for remote data")] = 0
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Pack and prepare a data set, and print its splits and notes."""
-    about = "Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord."
+    about = "Pack a dataset into WebDataset tars, MXNet RecordIO, or TFRecord."
     flags = parse(printer, arguments, PackFlags(), "data pack", about)
     out = out_folder(flags.output_dir)
     if not flags.folder or out is None:
         raise PacelineError(
-            "name a data set and a folder: paceline data pack DIR --format webdataset|recordio|tfrecord --output-dir DIR"
+            "a dataset and a folder are required: paceline data pack DIR --format webdataset|recordio|tfrecord --output-dir DIR"
         )
     if flags.order not in ("kept", "shuffled"):
-        raise PacelineError(f"--order {flags.order}: kept or shuffled.")
+        raise PacelineError(f"--order {flags.order}: must be kept or shuffled.")
     from paceline.data.pack.pack import pack
     from paceline.data.pack.plan import PackRequest, check_request, parse_bytes
     from paceline.data.prepare.auto_prepare import prepare_source
@@ -64,7 +64,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         files = split.arrays["file_sizes"][1]
         objects = "" if split.boxes is None else f", {format_count(split.boxes.objects, 'object')}"
         printer.say(
-            f"{name}: {format_count(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {format_count(files, 'file')}"
+            f"{name}: {format_count(split.images, 'image')}{objects}, {split.bytes:,} bytes, in {format_count(files, 'file')}"
         )
     for note in notes:
         printer.say(f"note: {note}")

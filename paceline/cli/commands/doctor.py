@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from paceline.launch.doctor.compare import MachineFact
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
-ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
---scheduler ... --launcher ... as a launch is: a line a node, and what differs between nodes or is wrong with one
-(docs/how-to/cluster/check-nodes.md). Exit code 0 without a problem, 2 with one."""
+ABOUT = """Report what this machine has for training and what is missing. With torchrun, srun, or mpirun, or with the launch flags
+--nodes N --scheduler ... --launcher ..., print one line per node, and report differences and problems.
+See docs/how-to/cluster/check-nodes.md. Exit code 0: no problem; 2: problems."""
 
 
 @dataclass(frozen=True)
 class DoctorFlags(RemoteFlags):
     """Where runs will go, how to answer, and which nodes to start on."""
 
-    check_dir: Annotated[str, Help("folder of the runs, whose disk is looked at on every node")] = "."
-    system: Annotated[str, Help("with several ranks: what each node should be; empty: not known")] = ""
-    nproc_per_node: Annotated[int, Help("with --nodes and the like: ranks a node; 0: the system's")] = 0
+    check_dir: Annotated[str, Help("folder of the runs, whose disk is checked on every node")] = "."
+    system: Annotated[str, Help("expected system of each node, with multiple ranks; empty: unknown")] = ""
+    nproc_per_node: Annotated[int, Help("ranks per node, with launch flags; 0: as in the system")] = 0
     json: Annotated[bool, Help("print one JSON object instead of lines")] = False
-    output: Annotated[str, Help("also write the JSON here")] = ""
-    print_host_info: Annotated[bool, Help("print this machine's facts in a line, for a container's doctor")] = False
+    output: Annotated[str, Help("JSON file to write the results to")] = ""
+    print_host_info: Annotated[bool, Help("print this machine's hardware in one line, for `doctor` in a container")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -56,7 +56,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     launch = read_launch(os.environ)
     if is_launched(arguments) or flags.nproc_per_node:
         if launch.kind != SINGLE.kind:
-            raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+            raise PacelineError(f"--nodes: not supported in a process that {launch.kind} started. Remove the flag.")
         folder = str(Path(flags.check_dir).expanduser().absolute())
         return launch_command(
             "doctor",
@@ -141,5 +141,5 @@ def run_nodes(flags: DoctorFlags, launch: Launch) -> int:
             MachineFact(worst_level(results, index), called[index], format_node(node)) for index, node in enumerate(nodes)
         ]
         print_findings([*lines, *findings], max(map(len, called)))
-        print(format_problem_count(findings) or f"{len(nodes)} node{'s'[: len(nodes) != 1]} alike and healthy")
+        print(format_problem_count(findings) or f"{len(nodes)} node{'s'[: len(nodes) != 1]}: identical and healthy")
     return 2 if count_problems(findings) else 0

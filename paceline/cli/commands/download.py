@@ -19,7 +19,7 @@ from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.data.download.data_sets import DATA_SETS, DataSet, describe_mismatch, download, format_missing_archives
 
-ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
+ABOUT = "Download a dataset from its publisher, and verify, unpack, and prepare it. Run the command again to resume."
 ROWS = "\n".join(f"  {name:<9} {chosen.about}" for name, chosen in DATA_SETS.items())
 USAGE = f"usage: paceline download NAME DIR [--source URL_OR_DIR] [--keep-archives] [--no-unpack]\n{ROWS}"
 
@@ -28,27 +28,27 @@ USAGE = f"usage: paceline download NAME DIR [--source URL_OR_DIR] [--keep-archiv
 class DownloadFlags:
     """Which data set, where from and to, and what stays."""
 
-    name: Annotated[str, tyro.conf.Positional, Help("the data set")] = ""
-    dir: Annotated[str, tyro.conf.Positional, Help("where it is unpacked")] = ""
-    source: Annotated[str, Help("a mirror's address or a folder that has the archives")] = ""
-    keep_archives: Annotated[bool, Help("keep the archives next to what they held")] = False
-    unpack: Annotated[bool, Help("--no-unpack: only the archives, to train from them as they are")] = True
+    name: Annotated[str, tyro.conf.Positional, Help("dataset to download")] = ""
+    dir: Annotated[str, tyro.conf.Positional, Help("folder to unpack it into")] = ""
+    source: Annotated[str, Help("URL of a mirror, or a folder with the archives")] = ""
+    keep_archives: Annotated[bool, Help("keep the archives after unpacking")] = False
+    unpack: Annotated[bool, Help("unpack the archives; off: train from the archives")] = True
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Bring one data set."""
     flags = parse(printer, arguments, DownloadFlags(), "download", f"{ABOUT}\n\n{ROWS}")
     if not flags.name or not flags.dir:
-        raise PacelineError(f"name a data set and a folder.\n{USAGE}")
+        raise PacelineError(f"a dataset and a folder are required.\n{USAGE}")
     folder = Path(flags.dir).expanduser()
     if flags.name not in DATA_SETS:
-        raise PacelineError(f"download {flags.name!r}: there is no such data set.\n{USAGE}")
+        raise PacelineError(f"download {flags.name!r}: dataset not found.\n{USAGE}")
     if os.path.lexists(folder) and not folder.is_dir():
-        raise DataError(f"{folder}: this is a file, a folder is needed. Choose another place.")
+        raise DataError(f"{folder}: is a file, not a folder. Choose another folder.")
     try:
         return _carry_out(printer, flags.name, folder, flags)
     except KeyboardInterrupt:
-        printer.say(f"stopped; the same command goes on from here:  paceline download {shlex.join(arguments)}")
+        printer.say(f"stopped; to resume:  paceline download {shlex.join(arguments)}")
         raise
 
 
@@ -62,14 +62,14 @@ def _carry_out(printer: Printer, name: str, folder: Path, flags: DownloadFlags) 
     if not flags.unpack:
         if chosen.prepare[0] == "coco":
             location = _quoted(folder)
-            printer.say(f"train from the archives:  paceline prepare coco --zip-dir {location} --output-dir {location}")
+            printer.say(f"to train from the archives:  paceline prepare coco --zip-dir {location} --output-dir {location}")
         return 0
     root = folder / chosen.inside
     command = [chosen.prepare[0], str(root), *chosen.prepare[1:]]
     printer.say(f"paceline prepare {shlex.join(command)}")
     code = prepare_verb.run(printer, command)
     if not code:
-        printer.say(f"train with:  {_training(chosen.recipe, root)}")
+        printer.say(f"to train:  {_training(chosen.recipe, root)}")
     return code
 
 
@@ -90,7 +90,7 @@ def _by_account(
     if any(problems.values()):
         raise PacelineError(format_missing_archives(chosen, name, folder, problems))
     train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
-    printer.say("all files are there, as published; they are trained from as they are:")
+    printer.say("all files are complete; to train from them without unpacking:")
     printer.say(
         f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --output-dir {_quoted(folder)}"
     )

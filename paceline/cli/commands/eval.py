@@ -69,7 +69,7 @@ class EvalSubject:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
-    flags = parse(printer, arguments, EvalFlags(), "eval", "Score a run's checkpoint, or a file of weights.")
+    flags = parse(printer, arguments, EvalFlags(), "eval", "Evaluate a checkpoint of a run, or a weights file.")
     flags = replace(flags, run=run_folder(flags.run))
     check_flags(flags)
     launch = read_launch(os.environ)
@@ -137,7 +137,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             if flags.json:
                 print(json.dumps({"checkpoint": label, "step": step} | evaluation_record(result, own, ends)))
             else:
-                printer.say(f"{label}  {format_count(result.images, 'image')} of {_where(flags, task)}")
+                printer.say(f"{label}  {format_count(result.images, 'image')} from {_where(flags, task)}")
                 for line in format_evaluation(result, own, ends):
                     printer.say(line)
             for kind, count in result.approximated.items():
@@ -154,14 +154,12 @@ def _run(flags: EvalFlags, world: int) -> EvalSubject:
         _need_data(flags)
     if graph := is_graph(flags.run):
         if world > 1:
-            raise PacelineError(f"{flags.run}: a graph is scored by one process, on all cores. Leave the launcher away.")
+            raise PacelineError(f"{flags.run}: an exported graph runs in one process. Do not use a launcher.")
         usual = EvalFlags()
         for name in IN_GRAPH:
             if (value := getattr(flags, name)) != getattr(usual, name):
                 flag = f"--{name.replace('_', '-')} {value}"
-                raise PacelineError(
-                    f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away."
-                )
+                raise PacelineError(f"{flag}: not supported for the graph {flags.run}, which runs on the CPU. Remove it.")
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.task_file)
     saved = from_json(RunOptions(), facts.controls, f"{flags.run}: controls")
     check_controls(saved)
@@ -173,7 +171,7 @@ def _run(flags: EvalFlags, world: int) -> EvalSubject:
 
         names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
         if not names:
-            raise PacelineError(f"{flags.run}: this run has no checkpoint yet.")
+            raise PacelineError(f"{flags.run}: has no checkpoint yet.")
     system = choose_system("cpu") if graph else _system(flags.run, facts, flags.system)
     own = {name: getattr(saved, name) for name in ("max_val_images", *FOLD)}
     return EvalSubject(_detecting(recipe, flags), facts, system, RunOptions(data=relative_data(facts), **own), names)
@@ -201,7 +199,7 @@ def is_graph(path: Path) -> bool:
 def _need_data(flags: EvalFlags) -> None:
     if not flags.elsewhere:
         raise PacelineError(
-            f"{flags.run}: weights have no data of their own; name those to score on:  "
+            f"{flags.run}: a weights file has no dataset. Pass the one to score on:  "
             f"{format_command('eval', flags.run, '--data', 'DIR')}"
         )
 
@@ -209,7 +207,7 @@ def _need_data(flags: EvalFlags) -> None:
 def _weights(printer: Printer, flags: EvalFlags, world: int) -> tuple[EvalFlags, EvalSubject]:
     """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
     if flags.task_file:
-        raise PacelineError(f"--task-file {flags.task_file}: {flags.run} is weights; its --recipe names the workload.")
+        raise PacelineError(f"--task-file {flags.task_file}: not supported for the weights file {flags.run}. Use --recipe.")
     _need_data(flags)
     requested, explicit = parse_named_recipe(flags.recipe)
     for recipe in requested.values():  # before torch is loaded
@@ -230,7 +228,7 @@ def _detecting(recipe: Recipe, flags: EvalFlags) -> Recipe:
     known = model.get("detect", {}).keys() - ({"mask_threshold"} if not model.get("masks", True) else set())
     for name in (name.removeprefix("model.detect.") for name in changes):
         if name not in known:
-            raise RecipeError(f"--{name.replace('_', '-')}: this network has no such threshold.")
+            raise RecipeError(f"--{name.replace('_', '-')}: not supported by this network.")
     with _own_flags():
         return override(recipe, changes)
 
@@ -262,7 +260,7 @@ def _open(flags: EvalFlags, subject: EvalSubject, controls: RunOptions, world: D
         if flags.elsewhere or not subject.controls.data:
             raise
         raise DataError(
-            f"{flags.run}: its run.json names the data set {subject.controls.data!r}; name another with --data DIR. {problem}"
+            f"{flags.run}: the dataset {subject.controls.data!r} in its run.json is not usable. Use --data DIR. {problem}"
         ) from None
     if subject.facts is not None and manifest is None:
         check_classes(task, subject.facts, controls.data)
@@ -351,9 +349,9 @@ def check_classes(task: Task, facts: RunRecord, data: str) -> None:
         return
     missing, extra = sorted(set(map(str, then)) - set(now)), sorted(set(now) - set(map(str, then)))
     raise DataError(
-        f"--data {data or facts.controls['data']}: its classes are not the run's. "
+        f"--data {data or facts.controls['data']}: its classes differ from those of the run. "
         f"Missing: {', '.join(missing[:5]) or 'none'}; unknown: {', '.join(extra[:5]) or 'none'}; "
-        f"{len(now)} classes here, {len(then)} in the run. Scores between them would mean nothing."
+        f"{len(now)} classes in the dataset, {len(then)} in the run."
     )
 
 

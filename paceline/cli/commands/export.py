@@ -23,10 +23,10 @@ from paceline.training.run_arguments import check_named
 class ExportFlags(ExportOptions):
     """What to write."""
 
-    run: Annotated[Path, tyro.conf.Positional, Help("run folder, file of weights, or name of published ones")] = Path()
-    checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
-    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
-    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights file, or published name")] = Path()
+    checkpoint: Annotated[str, Help("checkpoint: best, last, or step-N")] = "best"
+    task_file: Annotated[str, Help("custom task of the run, ./file.py:name, which is executed as Python")] = ""
+    recipe: Annotated[str, Help("recipe that fits the weights, with flags in quotes; empty: detected")] = ""
 
 
 # Flags of every form.
@@ -35,17 +35,17 @@ OF_ALL = ("run", "format", "output", "checkpoint", "task_file", "recipe")
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the file."""
-    flags = parse(printer, arguments, ExportFlags(), "export", "Write a trained model as one file.")
+    flags = parse(printer, arguments, ExportFlags(), "export", "Write a trained model to one file.")
     if flags.run == Path() or not flags.output:
-        raise PacelineError("name a run and the file to write: paceline export RUN --output cats.safetensors")
+        raise PacelineError("a run and an output file are required: paceline export RUN --output cats.safetensors")
     out = Path(flags.output).expanduser()
     name = choose_export_format(flags.format, out)
     for field, usual in vars(ExportFlags()).items():
         if field not in (*OF_ALL, *FORMS[name].takes) and getattr(flags, field) != usual:
             forms = " or ".join(known for known, form in FORMS.items() if field in form.takes)
-            raise PacelineError(f"--{field.replace('_', '-')}: for --format {forms}, and this is {name}. Leave it away.")
+            raise PacelineError(f"--{field.replace('_', '-')}: only supported with --format {forms}, not {name}.")
     if flags.precision == "int8" and name != "onnx":
-        raise PacelineError(f"--precision int8: for --format onnx, and this is {name}. Write that, and convert it.")
+        raise PacelineError(f"--precision int8: requires --format onnx, not {name}. Export to ONNX, and convert it.")
     requested: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.task_file, "recipe": flags.recipe}
     check_named(flags.run, verb="export", **requested)
     from paceline import inference

@@ -41,11 +41,10 @@ from paceline.training.previous_run import FinishedError
 from paceline.training.request import check_not_finished, check_request, check_weights_named
 from paceline.training.run_arguments import is_folder
 
-ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
-the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
-who gives the nodes (--scheduler), who starts the ranks (--launcher), what they run inside (--container-runtime). Every flag of
-`paceline train` may follow. --dry-run only writes and prints. docs/how-to/cluster/launch.md has the commands of other systems beside
-ours."""
+ABOUT = """Start training on one or more nodes. The command writes the launch files (sbatch script, mpirun or container command) in the
+run folder, prints them, and runs them. It follows the log and returns the exit code of the run. You can choose the source of nodes
+(--scheduler), the program that starts the ranks (--launcher), and the container (--container-runtime) separately. All flags of
+`paceline train` are supported. --dry-run only writes and prints the files. See docs/how-to/cluster/launch.md for examples."""
 MAX_TRIALS = 1000
 
 
@@ -53,13 +52,13 @@ MAX_TRIALS = 1000
 class LaunchFlags(RunOptions, LaunchConfig):
     """What `launch_job` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
-    num_trials: Annotated[int, Help("runs of other seeds one after another, in OUT/trial-N; 0: one run")] = 0
-    preflight: Annotated[
-        bool, Help("before training look at every node, in the job itself (docs/how-to/cluster/launch.md)")
-    ] = False
+    num_trials: Annotated[int, Help("number of runs with different seeds, one after another (OUT/trial-N); 0: one run")] = 0
+    preflight: Annotated[bool, Help("check every node in the job before training (docs/how-to/cluster/launch.md)")] = False
     dry_run: Annotated[bool, Help("write and print the files, start nothing")] = False
-    images_per_second: Annotated[float, Help("for --walltime auto: speed of a rank; 0: measured or published")] = 0.0
-    network_gbit: Annotated[float, Help("for --walltime auto: Gbit/s of all links of a node; 0: the system's")] = 0.0
+    images_per_second: Annotated[float, Help("images per second per rank (--walltime auto); 0: measured or published")] = (
+        0.0
+    )
+    network_gbit: Annotated[float, Help("network speed per node (Gbit/s; --walltime auto); 0: of the system")] = 0.0
 
 
 # Flags of LaunchFlags itself, which `train` does not take; --output-dir is given to it for each run.
@@ -76,18 +75,18 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     check_submission(flags.mlperf, args.recipe)
     check_launch_config(flags)
     if not 0 <= flags.num_trials <= MAX_TRIALS:
-        raise PacelineError(f"--num-trials {flags.num_trials}: must lie in 0 (one run) to {MAX_TRIALS:,}.")
+        raise PacelineError(f"--num-trials {flags.num_trials}: must be from 0 (one run) to {MAX_TRIALS:,}.")
     folders = _trial_folders(Path(flags.output_dir), flags.num_trials) if flags.output_dir else []
     request = replace(args.request(format_command("launch", *arguments), repeats=repeats), controls=flags)
     check_weights_named(request, *(folders or [flags.output_dir]))
     if flags.num_trials and flags.sync_to:
         raise PacelineError(
-            "--sync-to: a folder of a bucket holds one run, and --num-trials makes several. Leave one of them away."
+            "--sync-to: not supported with --num-trials, because the folder holds one run. Remove one of them."
         )
     check_rates(flags.images_per_second, flags.network_gbit)
     planned = check_plan(printer, args, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.images_per_second or flags.network_gbit):
-        raise PacelineError("--images-per-second and --network-gbit are read with --walltime auto alone.")
+        raise PacelineError("--images-per-second and --network-gbit require --walltime auto.")
     check_devices(args.system_name, planned.system, flags)
     check_port(flags)
     if flags.scheduler == "local" and "system.interface" in args.given:
@@ -101,12 +100,12 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     more = "" if flags.output_dir else f" with {shlex.join(['--output-dir', str(format_path(base))])}"
     again = f"the same command{more}"
     if not flags.output_dir:
-        printer.say(f"run: {format_path(base)}; {again} follows it and goes on with it, without it another run begins")
+        printer.say(f"run: {format_path(base)}; {again} follows and resumes it; without --output-dir, a new run starts")
     if outside := warn_outside_variables(flags, planned.system):
         printer.say(outside)
     here = flags.data
     if flags.data and flags.scheduler != "local" and not Path(flags.data).expanduser().exists():
-        printer.say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        printer.say(f"--data {flags.data}: not found on this machine; it must exist on the nodes")
         here = ""
     named = _weights_file(printer, flags)
 
@@ -137,7 +136,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if not flags.num_trials:
         code = start(base)
         if code == INTERRUPTED and not flags.output_dir:  # the ranks were given an --output-dir, and speak of it
-            printer.say(f"{again} goes on from here")
+            printer.say(f"{again} resumes the run")
         return code
     return _trials(printer, args, flags, base, start, again)
 
@@ -151,14 +150,12 @@ def _weights_file(printer: Printer, flags: LaunchFlags) -> str:
     weights = Path(named).expanduser()
     if is_published(named):
         if not cached_weights(named).is_file():
-            printer.say(
-                f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them"
-            )
+            printer.say(f"--weights {named}: not in the cache of this machine; each node uses its cache or downloads them")
         return ""
     if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
         if flags.scheduler == "local":
-            raise PacelineError(f"--weights {named}: there is no such file. Check the path.")
-        printer.say(f"--weights {named}: not on this machine; the nodes will look for it")
+            raise PacelineError(f"--weights {named}: not found. Check the path.")
+        printer.say(f"--weights {named}: not found on this machine; it must exist on the nodes")
     return named
 
 
@@ -184,11 +181,11 @@ def _trials(printer: Printer, args: ParsedArgs, flags: LaunchFlags, base: Path, 
             codes.append(start(folder, ("--seed", str(seed))))
         except FinishedError:
             codes.append(EXIT_CODES[read_trial(number, seed, folder).status])
-            printer.say(f"trial {number} is finished already")
+            printer.say(f"trial {number} is already finished")
         if flags.dry_run:
             continue
         if codes[-1] == INTERRUPTED:
-            printer.say(f"interrupted in trial {number}; {again} goes on from here")
+            printer.say(f"interrupted in trial {number}; {again} resumes it")
             return INTERRUPTED
         done.append(replace(read_trial(number, seed, folder), checked=_checked(printer, args, folder)))
         printer.say(done[-1].line(args.name))
@@ -214,7 +211,7 @@ def _parsed(printer: Printer, arguments: Sequence[str]) -> tuple[ParsedArgs, boo
     """The request, as `train` parses it; and whether it repeats a run.json."""
     if not arguments[0].endswith(".json"):
         if is_folder(arguments[0]):
-            raise PacelineError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
+            raise PacelineError(f"{arguments[0]}: is a folder. To repeat a run, use {arguments[0]}/run.json")
         return parse_run_args(arguments, LaunchFlags(), verb="launch", printer=printer), False
     base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
     flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(RunOptions)})
@@ -254,7 +251,7 @@ class LaunchTrial:
     number: int  # of the trial, from 0
     seed: int  # the recipe's
     seconds: float  # from the run's start to its end; infinite where it reached no target
-    status: str  # of its `end` event; "no end" where it left none
+    status: str  # of its `end` event; "not finished" if it has none
     checked: bool | None = None  # whether MLPerf's compliance checker passed its log; None: unchecked
 
     def line(self, name: str) -> str:
@@ -268,7 +265,7 @@ def read_trial(number: int, seed: int, folder: Path) -> LaunchTrial:
     file = folder / "events.jsonl"
     events = read_events(file) if file.exists() else []
     if not events or events[-1]["event"] != "end":
-        return LaunchTrial(number, seed, math.inf, "no end")
+        return LaunchTrial(number, seed, math.inf, "not finished")
     end = events[-1]
     return LaunchTrial(number, seed, end["seconds"] if end["status"] == "success" else math.inf, str(end["status"]))
 
@@ -283,11 +280,11 @@ def format_trials(trials: Sequence[LaunchTrial]) -> str:
     reached = sum(math.isfinite(one) for one in seconds)
     parts = [f"{reached} of {len(trials)} trials reached the target", f"median {_time(statistics.median(seconds))}"]
     if len(trials) >= MIN_FOR_MEAN:
-        parts.append(f"mean without fastest and slowest {_time(olympic_mean(seconds))}")
+        parts.append(f"mean without the fastest and slowest {_time(olympic_mean(seconds))}")
     if judged := [trial.checked for trial in trials if trial.checked is not None]:
         parts.append(f"MLPerf's checker passed {sum(judged)} of {len(judged)} log{'s'[: len(judged) != 1]}")
     return ", ".join(parts)
 
 
 def _time(seconds: float) -> str:
-    return format_duration(seconds) if math.isfinite(seconds) else "none (a run that missed its target is left)"
+    return format_duration(seconds) if math.isfinite(seconds) else "none (too many trials missed the target)"

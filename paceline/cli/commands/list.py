@@ -19,20 +19,20 @@ from paceline.config.constraints import Help
 
 KINDS = """usage: paceline list KIND [--json]
 
-  tasks       what can be trained, and what its data folder holds
-  recipes     every recipe by its name for train, show and preview
-  configs     published configurations that are not recipes: show plans one on its machine, train takes it too
-  systems     every machine by its name for --system
-  decoders    what --input.decoder may be, and which are installed
+  tasks       tasks, and the contents of their data folders
+  recipes     recipes for train, plan, and preview
+  configs     published configurations, which train and plan also accept; plan uses their machine
+  systems     systems for --system
+  decoders    values of --input.decoder, and which are installed
 
-One of your own needs no entry: ./file.py:function (docs/how-to/write-a-recipe.md)."""
+Custom ones do not need an entry: ./file.py:function (docs/how-to/write-a-recipe.md)."""
 # Decoder -> the module that it is, how to install it, what it is good for.
 DECODERS = {
-    "auto": ("torch", "", "nvjpeg in a run on CUDA whose cores would be too slow, else simplejpeg"),
-    "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
-    "nvimgcodec": ("nvidia.nvimgcodec", install_command("fast"), "decodes only the crop where it can; Linux"),
-    "nvjpeg": ("torchvision", "pip install torchvision", "decodes whole photos on a CUDA device"),
-    "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
+    "auto": ("torch", "", "nvjpeg on CUDA if the CPU cores are too slow, otherwise simplejpeg"),
+    "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; same pixels as Pillow"),
+    "nvimgcodec": ("nvidia.nvimgcodec", install_command("fast"), "decodes only the crop if possible; Linux only"),
+    "nvjpeg": ("torchvision", "pip install torchvision", "decodes whole images on a CUDA device"),
+    "pillow": ("PIL", "pip install pillow", "the reference; resized pixels differ by at most 2 of 255"),
 }
 
 
@@ -49,7 +49,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _print_menu(printer: Printer, arguments: Sequence[str], kind: str) -> int:
-    flags = parse(printer, arguments, ListFlags(), f"list {kind}", f"The {kind} there are.")
+    flags = parse(printer, arguments, ListFlags(), f"list {kind}", f"List the {kind}.")
     rows = MENUS[kind]()
     if flags.json:
         print(json.dumps(rows, indent=1))
@@ -78,7 +78,7 @@ def _tasks() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "about": f"{workload.about}; start with {workload.start}",
+            "about": f"{workload.about}; first recipe: {workload.start}",
             "data": workload.layout,
             "headline": workload.reporting.headline,
             "recipes": recipes[name],
@@ -137,8 +137,8 @@ def _systems() -> list[dict[str, Any]]:
             nodes = {workload: sorted(set(numbers)) for workload, numbers in nodes.items()}
             row |= {"chip": system.device_name, "per_node": system.ranks_per_node, "nodes": nodes}
             words = "; ".join(f"{workload} on {', '.join(map(str, numbers))}" for workload, numbers in nodes.items())
-            row["about"] += f" {system.ranks_per_node} x {system.device_name} a node" + (
-                f"; nodes published: {words}" if words else ""
+            row["about"] += f" {system.ranks_per_node} x {system.device_name} per node" + (
+                f"; published node counts: {words}" if words else ""
             )
         rows.append(row)
     return rows
@@ -148,7 +148,7 @@ def _decoders() -> list[dict[str, Any]]:
     rows = []
     for name, (module, command, about) in DECODERS.items():
         there = is_installed(module)
-        state = "installed" if there else f"NOT installed ({command})"
+        state = "installed" if there else f"not installed ({command})"
         rows.append({"name": name, "about": f"{state}: {about}", "installed": there})
     return rows
 

@@ -24,23 +24,23 @@ from paceline.tools.mlperf.logs import LogSummary, find_logs, get_benchmark, get
 
 KINDS = """usage: paceline mlperf KIND ...
 
-  check RUN|FILE ...     MLPerf's own checkers on logs, their verdict unedited; exit code 0 passed, 1 failed, 2 nothing to judge
-  analyze RUN|FILE ...   one table of logs, ours and others': time to train, epochs, images a second, evaluations, quality
+  check RUN|FILE ...     run MLPerf's checkers on logs and print their output; exit code 0: passed, 1: failed, 2: no log to check
+  analyze RUN|FILE ...   tabulate logs of any program: time to train, epochs, images per second, evaluations, quality
 
-Each answers --help. docs/how-to/write-mlperf-logs.md says what a log holds and how to make one that passes."""
+Both have --help. docs/how-to/write-mlperf-logs.md describes the contents of a log and how to make one that passes."""
 
-CHECK = """MLPerf's own checkers (mlperf-logging) on one log or on the runs of a submission: compliance of each log, in the
-closed division seeds and reference convergence points where there are some for as many runs as they judge, and a system description.
-What they print is shown as it is."""
+CHECK = """Run MLPerf's checkers (mlperf-logging) on one log or on the runs of a submission. They check the compliance of each log, in
+the closed division also the seeds, the reference convergence points if they exist for this number of runs, and a system description.
+Their output is printed unchanged."""
 
 
 @dataclass(frozen=True)
 class MLPerfCheckFlags:
     """What to judge, and by which rules."""
 
-    logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, folders of trial-N/ or result_N.txt")] = ()
-    ruleset: Annotated[str, Help("rules to judge by, e.g. 3.0.0; empty: the last of the log's benchmark")] = ""
-    system_desc: Annotated[str, Help("a submission's systems/NAME.json, to be judged too; empty: none")] = ""
+    logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, or folders of trial-N/ or result_N.txt")] = ()
+    ruleset: Annotated[str, Help("version of the rules, e.g. 3.0.0; empty: the last with the benchmark of the log")] = ""
+    system_desc: Annotated[str, Help("systems/NAME.json of a submission to check; empty: none")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -55,8 +55,8 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
     logs = {file: read_mllog(file) for file in files}
     benchmarks = {file: get_benchmark(file, lines) for file, lines in logs.items()}
     if len(set(benchmarks.values())) > 1:
-        told = ", ".join(f"{file} is of {benchmark}" for file, benchmark in list(benchmarks.items())[:3])
-        raise PacelineError(f"these logs are of several benchmarks: {told}. Name those of one.")
+        told = ", ".join(f"{file} has {benchmark}" for file, benchmark in list(benchmarks.items())[:3])
+        raise PacelineError(f"the logs have multiple benchmarks: {told}. Pass logs of one benchmark.")
     benchmark = benchmarks[files[0]]
     ruleset = _ruleset(benchmark, flags.ruleset, files[0])
     verdicts = [compliance.check_compliance(file, ruleset) for file in files]
@@ -67,7 +67,7 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
     if flags.system_desc:
         description = Path(flags.system_desc).expanduser()
         if not description.is_file():
-            raise PacelineError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")
+            raise PacelineError(f"--system-desc {flags.system_desc}: not found. Use a systems/NAME.json file.")
         verdicts.append(compliance.check_system_description(description, ruleset))
     missed = [verdict for verdict in verdicts if verdict.passed is False]
     # As MLPerf's package checker has it: of the runs of a whole submission one may fail, which counts as its slowest.
@@ -81,10 +81,10 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
         print(json.dumps({**facts, "verdicts": [verdict.facts() for verdict in verdicts]}, indent=1))
         return 0 if passed else 1
     for verdict in verdicts:
-        said = {True: "passed", False: "FAILED", None: "not asked"}[verdict.passed]
+        said = {True: "passed", False: "FAILED", None: "skipped"}[verdict.passed]
         printer.say(f"== {verdict.judge} of {verdict.about}: {said}")
         print(escape_text(verdict.text.rstrip()))
-    one = f", though not {missed[0].about}: of {len(files)} runs one may fail" if allowed else ""
+    one = f", except {missed[0].about}; one of {len(files)} runs may fail" if allowed else ""
     printer.say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}{one}")
     return 0 if passed else 1
 
@@ -93,20 +93,18 @@ def _ruleset(benchmark: str, requested: str, file: Path) -> str:
     known = compliance.known_rulesets()
     if requested:
         if requested not in known:
-            raise PacelineError(f"--ruleset {requested}: the checker has no such rules. Known: {', '.join(known)}.")
+            raise PacelineError(f"--ruleset {requested}: not supported by the checker. Known: {', '.join(known)}.")
         return requested
     parts = [workload.reporting for workload in WORKLOADS.values()]
     last = {reporting.benchmark: reporting.ruleset for reporting in parts if reporting.ruleset}
     if benchmark not in last:
-        raise PacelineError(
-            f"{file}: a log of {benchmark}, which is none of ours ({', '.join(last)}). Name its rules: --ruleset {known[-1]}"
-        )
+        raise PacelineError(f"{file}: {benchmark} is unknown ({', '.join(last)} are known). Add --ruleset {known[-1]}")
     return last[benchmark]
 
 
-ABOUT = """One table of logs: MLPerf's (published ones, and ours), GluonCV's, Habana's TensorFlow SSD, NVIDIA's DLLogger, Horovod's and
-MXNet's. Several runs of one system in one folder get a line of their own: the mean of their times without the fastest and the slowest,
-medians of the rest. The steady rate is of the median epoch, the first left out."""
+ABOUT = """Tabulate logs of MLPerf, GluonCV, Habana's TensorFlow SSD, NVIDIA's DLLogger, Horovod, and MXNet. Multiple runs of one
+system in one folder also get a summary line: the mean time without the fastest and the slowest run, and medians of the other values.
+The steady rate is the rate of the median epoch, without the first epoch."""
 WORDS = ("system", "benchmark", "status", "quality")  # columns that are no numbers
 
 
@@ -114,8 +112,8 @@ WORDS = ("system", "benchmark", "status", "quality")  # columns that are no numb
 class MLPerfAnalyzeFlags:
     """Which logs, and how the table is written."""
 
-    logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, folders of trial-N/ or result_N.txt")] = ()
-    accelerators: Annotated[int, Help("accelerators of each log; 0: as it, or its systems/NAME.json, says")] = 0
+    logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, or folders of trial-N/ or result_N.txt")] = ()
+    accelerators: Annotated[int, Help("number of accelerators of each log; 0: from the log or its systems/NAME.json")] = 0
     json: Annotated[bool, Help('print JSON: {"runs": [...], "summaries": [...]}')] = False
     csv: Annotated[bool, Help("print comma-separated values")] = False
 
@@ -124,9 +122,9 @@ def run_analyze(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the table; logs that cannot be read are named after it."""
     flags = parse(printer, arguments, MLPerfAnalyzeFlags(), "mlperf analyze", ABOUT)
     if flags.json and flags.csv:
-        raise PacelineError("--json and --csv: name one of them.")
+        raise PacelineError("--json and --csv: use only one of them.")
     if flags.accelerators < 0:
-        raise PacelineError(f"--accelerators {flags.accelerators}: must be 0 (as the log says) or more.")
+        raise PacelineError(f"--accelerators {flags.accelerators}: must be 0 (from the log) or more.")
     rows: list[LogSummary] = []
     problems: list[str] = []
     for file in find_logs(flags.logs, "analyze"):
@@ -144,7 +142,7 @@ def run_analyze(printer: Printer, arguments: Sequence[str]) -> int:
     else:
         _print_table(printer, rows, means)
     for problem in problems:
-        print_error(f"left out: {problem}")
+        print_error(f"skipped: {problem}")
     return 2 if problems else 0
 
 

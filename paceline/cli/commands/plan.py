@@ -40,32 +40,34 @@ from paceline.training.small_data import check_auto, check_image_count, report_l
 if TYPE_CHECKING:
     from paceline.models.memory_estimate import MemoryEstimate
 
-ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
-memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
-(paceline list configs), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
-it is called like a recipe), or a file that `paceline export` wrote, whose card is shown too. Every flag of the recipe may follow, as
-for train: paceline plan RECIPE --help lists them.
---task-file ./file.py:name names the file of a RUN whose workload is your own."""
+ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations), and estimated memory.
+No accelerator is needed; --system is the machine to plan for. RECIPE is a name (paceline list recipes), a published configuration
+(paceline list configs), which is planned on its machine, or ./file.py:function. RUN is a run folder or run.json (./NAME if a recipe
+has this name), or a file of `paceline export`, whose metadata is also printed. All flags of the recipe are supported, as for train:
+paceline plan RECIPE --help lists them.
+--task-file ./file.py:name is the custom task of a RUN."""
 
 
 @dataclass(frozen=True)
 class PlanFlags:
     """What `plan` plans for."""
 
-    data: Annotated[str, Help("data set to plan for; empty: the recipe's own, or the run's")] = ""
-    nodes: Annotated[int, Help("machines that take part")] = 1
-    world_size: Annotated[int, Help("ranks; 0: nodes x ranks of one node")] = 0
-    dedicated_eval_ranks: Annotated[int, Help("of these, the last N only evaluate")] = 0
-    train_images: Annotated[int, Help("training images; 0: those of the data set")] = 0
-    val_images: Annotated[int, Help("validation images; 0: those of the data set")] = 0
-    num_folds: Annotated[Whole, Help("with --data: divide its training images into this many parts, as train does")] = 0
-    fold: Annotated[Whole, Help("which of them is evaluated")] = 0
-    auto_config: Annotated[bool, Help("with --data: choose by its images, as train does, and print the flags")] = False
-    images_per_second: Annotated[float, Help("images per second of a rank at this batch; 0: measured or published")] = 0.0
-    network_gbit: Annotated[float, Help("Gbit/s of all links of a node to other nodes; 0: the system's")] = 0.0
-    weights: Annotated[str, Help("weights to start from: whether they fit; published ones stay there")] = ""
-    verbose: Annotated[bool, Help("print every value of the recipe, not only those that differ")] = False
-    compare_with: Annotated[str, Help("print instead how it differs from this recipe, or from the recipe of this run")] = ""
+    data: Annotated[str, Help("dataset to plan for; empty: of the recipe or the run")] = ""
+    nodes: Annotated[int, Help("number of nodes")] = 1
+    world_size: Annotated[int, Help("number of ranks; 0: nodes x ranks per node")] = 0
+    dedicated_eval_ranks: Annotated[int, Help("number of last ranks that only evaluate")] = 0
+    train_images: Annotated[int, Help("number of training images; 0: of the dataset")] = 0
+    val_images: Annotated[int, Help("number of validation images; 0: of the dataset")] = 0
+    num_folds: Annotated[Whole, Help("number of folds of the training images, as in train; requires --data")] = 0
+    fold: Annotated[Whole, Help("fold to evaluate on, from 1 to --num-folds")] = 0
+    auto_config: Annotated[bool, Help("choose settings by the dataset of --data, as in train, and print the flags")] = False
+    images_per_second: Annotated[float, Help("images per second per rank at this batch size; 0: measured or published")] = (
+        0.0
+    )
+    network_gbit: Annotated[float, Help("network speed of a node, over all links (Gbit/s); 0: of the system")] = 0.0
+    weights: Annotated[str, Help("initial weights to check; published weights are not downloaded")] = ""
+    verbose: Annotated[bool, Help("print all values of the recipe, not only those that differ")] = False
+    compare_with: Annotated[str, Help("print only the differences from this recipe or run")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -130,7 +132,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         more = {"estimate": estimate} | ({"card": card} if card else {})
         print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
         return 0
-    rows: list[Row] = [(head, [line] if head == "holds" else line.split(", ")) for head, line in card.items()]
+    rows: list[Row] = [(head, [line] if head == "model" else line.split(", ")) for head, line in card.items()]
     named = flags.weights or controls.weights
     rows += describe(args.name, recipe, args.system_name, args.system, plan, memory, weights=named)
     rows += _fold(facts)
@@ -140,7 +142,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     for line in [*format_definitions(rows, text_width()), *_values(args.name, recipe, everything=flags.verbose)]:
         printer.say(line)
     if to_train:
-        for line in ("", f"to train so:  {to_train}"):
+        for line in ("", f"to train:  {to_train}"):
             reporter.line(line)
     return 0
 
@@ -188,7 +190,7 @@ def _planned(
         images = flags.train_images or usual[0], flags.val_images or usual[1]
         if not images[0]:
             raise RecipeError(
-                f"how many images has {recipe.target_data}? Name the data set with --data DIR, or say it with "
+                f"the size of the dataset {recipe.target_data} is unknown. Add --data DIR, or "
                 "--train-images N --val-images N."
             )
         memory = estimate_recipe_memory(workload, recipe, system, classes)
@@ -236,12 +238,12 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     """The recipe's values: all of them, or those that differ from what it is built on."""
     other_name, other = base_recipe(name, recipe)
     if everything:
-        return ["", f"every value; * differs from {other_name}", *format_grid(list_cells(recipe, other), text_width())]
+        return ["", f"all values; * differs from {other_name}", *format_grid(list_cells(recipe, other), text_width())]
     results = differing_cells(recipe, other)
     if not results:
-        return ["", f"its values are those of {other_name}; --verbose prints them"]
+        return ["", f"same values as {other_name}; --verbose prints them"]
     heads = "changed" if other_name == name else name, other_name
-    title = f"differs from {other_name} (--verbose prints every value)"
+    title = f"differs from {other_name} (--verbose prints all values)"
     return ["", title, *format_recipe_table(results, heads, text_width())]
 
 
@@ -264,8 +266,8 @@ def _fold(facts: RunRecord) -> list[Row]:
     data = facts.data
     fold, half = format_fold(data.get("fold")), format_half(data.get("half"))
     rows = (
-        (fold, "the training images of the others are learned, its own evaluated"),
-        (half, "of the validation images alone"),
+        (fold, "trains on the other folds and evaluates on this one"),
+        (half, "only this half of the validation images"),
     )
     return [("evaluated", [f"{words}: {what}"]) for words, what in rows if words]
 
@@ -280,9 +282,9 @@ def _with_fold(controls: RunOptions, flags: PlanFlags, explicit: Collection[str]
     """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
     named = {name: getattr(flags, name) for name in ("num_folds", "fold") if name in explicit}
     if flags.auto_config and not flags.data:
-        raise RecipeError("--auto-config chooses by the images of a data set: name it with --data DIR.")
+        raise RecipeError("--auto-config: requires a dataset. Add --data DIR.")
     if named and not flags.data:
-        raise RecipeError("--num-folds and --fold divide the training images of a data set: name it with --data DIR.")
+        raise RecipeError("--num-folds and --fold: require a dataset. Add --data DIR.")
     controls = replace(controls, **named)
     check_fold(controls)
     return controls
@@ -340,20 +342,20 @@ def with_machine_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if row is None or names & set(HELP):
         return list(words), []
     if "--system" in names:
-        return list(words), [f"{row.name}: planned on your --system; its own machine, {row.machine}, is not taken."]
+        return list(words), [f"{row.name}: planned on your --system instead of its machine, {row.machine}."]
     if row.chip not in LIKE:
         raise RecipeError(
-            f"{row.name} was published on {row.machine}, and no system here describes a {row.chip}. Plan it elsewhere: name "
-            "--system and --nodes (paceline list systems)."
+            f"{row.name}: was published on {row.machine}, and paceline has no system with {row.chip}. "
+            "Add --system and --nodes (paceline list systems)."
         )
     flags = machine_flags(row)
     yours = sorted(names & (flags.keys() | GIVES_WAY.keys()))
     replaced = {*yours, *(GIVES_WAY[name] for name in yours if name in GIVES_WAY)}
     kept = {name: value for name, value in flags.items() if name not in replaced}
     added = [word for pair in kept.items() for word in pair]
-    ours = f" Not published, so ours: {row.ours}." if row.ours else ""
+    ours = f" Not published, so chosen by paceline: {row.ours}." if row.ours else ""
     about = f"{row.name}: {row.source}, on {row.machine}.{ours}"
-    there = f"planned there but for your {' and '.join(yours)}" if yours else "planned there"
+    there = f"planned there, except for your {' and '.join(yours)}" if yours else "planned there"
     return [*words, *added], [about, f"{there}: {' '.join(added)}"]
 
 

@@ -35,43 +35,47 @@ if TYPE_CHECKING:
 class PredictFlags:
     """What to label."""
 
-    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
-    photos: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("photos, folders, globs, a video, camera:0")] = ()
-    output_dir: Annotated[Path, Help("folder of pictures and predictions.json; replaced if there")] = Path("predictions")
-    checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
-    save_images: Annotated[bool, Help("draw the photos with their answers")] = True
-    score_threshold: Annotated[float | None, Help("objects: smallest score drawn; None: best by F1, else 0.3")] = None
-    classes: Annotated[tuple[str, ...], Help("objects: draw and print only these classes; empty: all")] = ()
-    max_detections: Annotated[int, Help("objects: draw and print the best N of a photo; 0: all")] = 0
-    show_labels: Annotated[bool, Help("objects: write names and scores next to the boxes")] = True
-    tile_size: Annotated[int, Help("objects: larger photos also in tiles of N pixels a side; 0: whole photos")] = 0
-    tile_overlap: Annotated[float, Help("share of a tile's side that its neighbor has too")] = 0.2
-    frame_stride: Annotated[int, Help("of a video: answer each N-th frame")] = 1
-    save_frames: Annotated[bool, Help("of a video: pictures of its frames in place of one video")] = False
-    save_formats: Annotated[tuple[str, ...], Help("formats: coco yolo yolo-scores csv labelme labelstudio cvat masks")] = ()
-    image_ids: Annotated[str, Help("COCO JSON that lists the photos: coco_results.json has its image ids")] = ""
-    quiet: Annotated[bool, Help("print no line a photo; only what was left out, and the end")] = False
-    json: Annotated[bool, Help("print one JSON object a photo to stdout, and what is for people to stderr")] = False
-    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
-    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    allow_code_execution: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, or published name")] = Path()
+    photos: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("images, folders, globs, a video, or camera:0")] = ()
+    output_dir: Annotated[Path, Help("output folder for images and predictions.json; replaced if it exists")] = Path(
+        "predictions"
+    )
+    checkpoint: Annotated[str, Help("checkpoint: best, last, or step-N")] = "best"
+    save_images: Annotated[bool, Help("write images with the predictions drawn")] = True
+    score_threshold: Annotated[float | None, Help("detection: score threshold; None: that of the best F1, or 0.3")] = None
+    classes: Annotated[tuple[str, ...], Help("detection: classes to draw and print; empty: all")] = ()
+    max_detections: Annotated[int, Help("detection: maximum detections per image to draw and print; 0: all")] = 0
+    show_labels: Annotated[bool, Help("detection: draw class names and scores next to the boxes")] = True
+    tile_size: Annotated[int, Help("detection: also predict on tiles of this side (pixels); 0: no tiles")] = 0
+    tile_overlap: Annotated[float, Help("overlap of neighboring tiles, as a fraction of the tile size")] = 0.2
+    frame_stride: Annotated[int, Help("video: predict on every N-th frame")] = 1
+    save_frames: Annotated[bool, Help("video: write images of its frames instead of one video")] = False
+    save_formats: Annotated[
+        tuple[str, ...], Help("output formats: coco yolo yolo-scores csv labelme labelstudio cvat masks")
+    ] = ()
+    image_ids: Annotated[str, Help("COCO JSON file that has the image ids for coco_results.json")] = ""
+    quiet: Annotated[bool, Help("print only skipped images and the summary, not one line per image")] = False
+    json: Annotated[bool, Help("print one JSON object per image to stdout, and messages to stderr")] = False
+    task_file: Annotated[str, Help("custom task of the run, ./file.py:name, which is executed as Python")] = ""
+    recipe: Annotated[str, Help("recipe that fits the weights, with flags in quotes; empty: detected")] = ""
+    allow_code_execution: Annotated[bool, Help("open a .pt2 file, which can run arbitrary code of its author")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Answer for photos; 1 where some of them have no answer."""
-    flags = parse(printer, arguments, PredictFlags(), "predict", "Find classes, objects or masks in photos.")
+    flags = parse(printer, arguments, PredictFlags(), "predict", "Predict classes, boxes, or masks in images.")
     if not flags.photos:
-        raise PacelineError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --output-dir DIR")
+        raise PacelineError("a run and an image or folder are required: paceline predict RUN photo.jpg --output-dir DIR")
     if flags.score_threshold is not None and not 0 <= flags.score_threshold <= 1:
-        raise PacelineError(f"--score-threshold {flags.score_threshold:g}: a score lies in [0, 1].")
+        raise PacelineError(f"--score-threshold {flags.score_threshold:g}: must be in [0, 1].")
     if flags.max_detections < 0:
         raise PacelineError(f"--max-detections {flags.max_detections}: must be 0 (all) or more.")
     if flags.tile_size < 0 or 0 < flags.tile_size < 32:
-        raise PacelineError(f"--tile-size {flags.tile_size}: must be 32 pixels or more, or 0 (whole photos alone).")
+        raise PacelineError(f"--tile-size {flags.tile_size}: must be 32 pixels or more, or 0 (no tiles).")
     if not 0 <= flags.tile_overlap <= 0.9:
-        raise PacelineError(f"--tile-overlap {flags.tile_overlap:g}: a share of a tile's side, from 0 to 0.9.")
+        raise PacelineError(f"--tile-overlap {flags.tile_overlap:g}: must be from 0 to 0.9.")
     if flags.frame_stride < 1:
-        raise PacelineError(f"--frame-stride {flags.frame_stride}: must be 1 (each frame) or more.")
+        raise PacelineError(f"--frame-stride {flags.frame_stride}: must be 1 (every frame) or more.")
     video, listing = _found(flags)
     with nullcontext() if video is None else closing(video):
         return _carry_out(printer, flags, video, listing)
@@ -102,18 +106,18 @@ def _carry_out(printer: Printer, flags: PredictFlags, video: Video | None, listi
             else _answer_video(printer, flags, video, predictor, formats)
         )
     except KeyboardInterrupt:
-        printer.note(f"{flags.output_dir}: not finished; the same command starts over and replaces what is there")
+        printer.note(f"{flags.output_dir}: not finished; the same command starts again and replaces the folder")
         raise
     seconds = time.perf_counter() - began
-    answered, noun = count.answered, "photo" if video is None else "frame"
+    answered, noun = count.answered, "image" if video is None else "frame"
     printer.note(
         f"{format_count(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.output_dir}"
     )
     if count.without:
         printer.note(
-            f"without an answer: {len(count.without):,} of {answered + len(count.without):,}"
+            f"not predicted: {len(count.without):,} of {answered + len(count.without):,}"
             if video is None
-            else "not whole:"
+            else "incomplete:"
         )
         for photo in count.without:
             printer.note(f"  {photo.file}: {photo.reason}")
@@ -128,10 +132,10 @@ def _found(flags: PredictFlags) -> tuple[Video | None, ImageListing]:
     if not videos:
         for flag, explicit in (("--frame-stride", flags.frame_stride > 1), ("--save-frames", flags.save_frames)):
             if explicit:
-                raise PacelineError(f"{flag}: for a video or a camera, and photos are named. Leave it away.")
+                raise PacelineError(f"{flag}: only supported for a video or a camera, not for images. Remove it.")
         return None, find_photos(flags.photos, apart_from=(flags.run, flags.output_dir))
     if len(flags.photos) > 1:
-        raise PacelineError(f"{videos[0]}: a video needs a command and an --output-dir of its own. Name only one.")
+        raise PacelineError(f"{videos[0]}: a video must be the only input. Use one command and one --output-dir per video.")
     from paceline.inference.video import Video
 
     return Video(videos[0], every=flags.frame_stride), ImageListing()
@@ -146,8 +150,8 @@ def _least_score(printer: Printer, flags: PredictFlags, predictor: Predictor) ->
     best = predictor.best_f1()
     if best:
         printer.note(
-            f"shown from score {best['threshold']:g} on: F1 was best there on the photos that the run was evaluated on "
-            "(--score-threshold S shows others)"
+            f"score threshold {best['threshold']:g}, which gave the best F1 on the validation images of the run "
+            "(to change it, use --score-threshold)"
         )
     return best.get("threshold", SCORE_THRESHOLD)
 
@@ -182,11 +186,11 @@ def _answer(
         printer.note(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
     if formats:
         written = join_names([one.joined or f"{one.top}/" for one in formats], 99)
-        printer.note(f"written for other tools: {written}; photos are named from {top} on")
+        printer.note(f"written for other tools: {written}; image paths are relative to {top}")
     if turned := count.turned:
-        carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
+        carry = f"{turned:,} image{' has' if turned == 1 else 's have'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"
-        printer.note(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
+        printer.note(f"{carry}: {'applied' if applied else 'not applied, as in training'}")
     for line in note_dropped_pixels(listing.photos):
         printer.note(line)
     return count
@@ -228,12 +232,12 @@ def _check_objects(flags: PredictFlags, predictor: Predictor) -> None:
             "--tile-size": flags.tile_size,
         }
         for flag in (flag for flag, value in overrides.items() if value):
-            raise PacelineError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
+            raise PacelineError(f"{flag}: only supported for detection; {flags.run} classifies images. Remove it.")
     for name in flags.classes:
         if name not in predictor.classes:
             known = ", ".join(predictor.classes[:10]) + (", ..." if len(predictor.classes) > 10 else "")
             hint = suggest_name(name, predictor.classes) or f"Its classes: {known}."
-            raise PacelineError(f"--classes {name}: {flags.run} has no such class. {hint}")
+            raise PacelineError(f"--classes {name}: not a class of {flags.run}. {hint}")
 
 
 def _image_ids(flags: PredictFlags, listing: ImageListing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
@@ -247,4 +251,4 @@ def _image_ids(flags: PredictFlags, listing: ImageListing, predictor: Predictor)
     categories = dict(zip(predictor.classes, predictor.category_ids))
     ids = read_image_ids(listing.photos, Path(flags.image_ids).expanduser(), categories)
     left = sum(photo not in ids for photo in listing.photos)
-    return ids, f"ids of {flags.image_ids}" + (f"; photos that it does not list: {left:,}" if left else "")
+    return ids, f"ids of {flags.image_ids}" + (f"; images without an id: {left:,}" if left else "")

@@ -24,19 +24,19 @@ from paceline.data.storage.store import out_folder
 if TYPE_CHECKING:
     from paceline.data.index.manifest import Manifest
 
-KINDS = f"""usage: paceline prepare [KIND] DIR|FILE ...   (without KIND it is found by the files; KIND --help prints its flags)
+KINDS = f"""usage: paceline prepare [KIND] DIR|FILE ...   (without KIND, the kind is detected; KIND --help prints its flags)
 
   folder DIR     class folders: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg; or DIR/CLASS/*.jpg with --val-fraction
-  imagenet DIR   the same, checked to be ImageNet-1k: 1,281,167 and 50,000 photos; or --train-tar FILE --val-tar FILE
-  coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017; or --zip-dir DIR; or the files
-  voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
+  imagenet DIR   as folder, for all 1,281,167 and 50,000 images of ImageNet-1k; or --train-tar FILE --val-tar FILE
+  coco DIR       boxes and masks: DIR/annotations/instances_train2017.json and DIR/train2017; or --zip-dir DIR; or files
+  voc DIR        boxes: Pascal VOC, DIR/Annotations/*.xml and DIR/JPEGImages
   yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
-  photos         files that are a photo each, above all a bucket's: --train 's3://BUCKET/train/*/*.jpg'
-  {", ".join(ARCHIVES):<13}  photos in downloaded archives, read in place: [--train] FILE... --val FILE... --output-dir DIR
-  webdataset     tars of KEY.jpg with KEY.cls or .json (these, photos, and archives take paths, patterns, and URLs, s3://)
-  recordio       MXNet's .rec files
-  tfrecord       TensorFlow's, with the features of the original ImageNet and COCO scripts
-  shapes         the built-in data set, rendered into the cache"""
+  photos         separate image files, usually in a bucket: --train 's3://BUCKET/train/*/*.jpg'
+  {", ".join(ARCHIVES):<13}  images in archives, which are not unpacked: [--train] FILE... --val FILE... --output-dir DIR
+  webdataset     tars of KEY.jpg with KEY.cls or .json (these, photos, and archives accept paths, patterns, and URLs, s3://)
+  recordio       MXNet .rec files
+  tfrecord       TensorFlow files, with the features of the original ImageNet and COCO scripts
+  shapes         the built-in dataset, rendered into the cache"""
 
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
@@ -48,20 +48,20 @@ OnMismatch = Literal["error", "warn"]
 class FolderFlags:
     """What to verify."""
 
-    data: Annotated[str, Help("the folder that holds train/ and val/; the flag's name may be left out")] = ""
-    output_dir: Annotated[str, Help("folder of manifest and index; empty: the data set's, or the cache")] = ""
-    workers: Annotated[int, Help("processes that decode; 0: one a core")] = 0
-    on_unreadable: Annotated[OnUnreadable, Help("a file that does not decode: stop, or leave it out")] = "error"
-    val_fraction: Annotated[float, Help("share of each class for validation, where there is no val/")] = 0.0
-    split_seed: Annotated[int, Help("another seed sets other photos apart")] = 0
-    group_by: Annotated[str, Help("regular expression: photos with the same captured text stay together")] = ""
+    data: Annotated[str, Help("folder with train/ and val/, or class folders; `--data` can be omitted")] = ""
+    output_dir: Annotated[str, Help("folder for the manifest and index; empty: in the dataset or the cache")] = ""
+    workers: Annotated[int, Help("decoding processes; 0: one per core")] = 0
+    on_unreadable: Annotated[OnUnreadable, Help("image that cannot be decoded: stop with an error, or skip it")] = "error"
+    val_fraction: Annotated[float, Help("fraction of each class for validation, if there is no val/")] = 0.0
+    split_seed: Annotated[int, Help("random seed of the validation split")] = 0
+    group_by: Annotated[str, Help("regular expression: images with the same captured text stay in one split")] = ""
 
 
 @dataclass(frozen=True)
 class ImagenetFlags(FolderFlags):
     """What to verify: class folders, or the official archives as they were downloaded."""
 
-    train_tar: Annotated[str, Help("ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked")] = ""
+    train_tar: Annotated[str, Help("ILSVRC2012_img_train.tar, a tar of 1,000 tars, which is not unpacked")] = ""
     val_tar: Annotated[str, Help("ILSVRC2012_img_val.tar")] = ""
     devkit: Annotated[str, Help("ILSVRC2012_devkit_t12.tar.gz; empty: next to --val-tar")] = ""
 
@@ -70,27 +70,29 @@ class ImagenetFlags(FolderFlags):
 class BoxFlags:
     """What to read, and what to do about flaws."""
 
-    data: Annotated[str, Help("the data set's folder; the flag's name may be left out")] = ""
-    output_dir: Annotated[str, Help("folder of manifest and index; empty: the data set's, or the cache")] = ""
-    workers: Annotated[int, Help("processes that decode; 0: one a core")] = 0
-    val_fraction: Annotated[float, Help("share of the images for validation, where the set has none")] = 0.0
-    split_seed: Annotated[int, Help("another seed sets other images apart")] = 0
-    group_by: Annotated[str, Help("regular expression: images with the same captured text stay together")] = ""
-    on_missing: Annotated[OnUnreadable, Help("image that is not there or not listed: stop, or leave it out")] = "error"
-    on_unreadable: Annotated[OnUnreadable, Help("image that does not decode: stop, or leave it out")] = "error"
-    on_class_mismatch: Annotated[OnMismatch, Help("objects of a class that only val has: stop, or keep")] = "error"
+    data: Annotated[str, Help("folder of the dataset; `--data` can be omitted")] = ""
+    output_dir: Annotated[str, Help("folder for the manifest and index; empty: in the dataset or the cache")] = ""
+    workers: Annotated[int, Help("decoding processes; 0: one per core")] = 0
+    val_fraction: Annotated[float, Help("fraction of the images for validation, if the dataset has none")] = 0.0
+    split_seed: Annotated[int, Help("random seed of the validation split")] = 0
+    group_by: Annotated[str, Help("regular expression: images with the same captured text stay in one split")] = ""
+    on_missing: Annotated[OnUnreadable, Help("missing or unlisted image: stop with an error, or skip it")] = "error"
+    on_unreadable: Annotated[OnUnreadable, Help("image that cannot be decoded: stop with an error, or skip it")] = "error"
+    on_class_mismatch: Annotated[OnMismatch, Help("objects of a class that only val has: stop with an error, or warn")] = (
+        "error"
+    )
 
 
 @dataclass(frozen=True)
 class CocoFlags(BoxFlags):
     """What to read, and what to do about flaws. Name the folder, or the four files and folders, or the zips as downloaded."""
 
-    zip_dir: Annotated[str, Help("folder of train2017.zip, val2017.zip and the annotations, kept as they are")] = ""
-    images_dir: Annotated[str, Help("folder of the training images, where the data set has a layout of its own")] = ""
-    annotations: Annotated[str, Help("COCO JSON of the training images")] = ""
-    val_images_dir: Annotated[str, Help("folder of the validation images; empty: the training images'")] = ""
-    val_annotations: Annotated[str, Help("COCO JSON of the validation images")] = ""
-    expect: Annotated[Literal["any", "coco2017"], Help("coco2017: refuse what is not the whole of COCO 2017")] = "any"
+    zip_dir: Annotated[str, Help("folder of train2017.zip, val2017.zip, and the annotations, which are not unpacked")] = ""
+    images_dir: Annotated[str, Help("folder of the training images, for a custom layout")] = ""
+    annotations: Annotated[str, Help("COCO JSON file of the training images")] = ""
+    val_images_dir: Annotated[str, Help("folder of the validation images; empty: as --images-dir")] = ""
+    val_annotations: Annotated[str, Help("COCO JSON file of the validation images")] = ""
+    expect: Annotated[Literal["any", "coco2017"], Help("coco2017: require all images of COCO 2017")] = "any"
 
 
 Files = tuple[str, ...]
@@ -100,32 +102,34 @@ Files = tuple[str, ...]
 class ContainerFlags:
     """What to index, and what to do about flaws."""
 
-    train: Annotated[Files, Help("paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses")] = ()
-    val: Annotated[Files, Help("the same of the validation photos")] = ()
-    output_dir: Annotated[str, Help("where manifest and index go; empty: a folder in the cache, which is printed")] = ""
-    annotations: Annotated[str, Help("boxes: COCO JSON of the training photos, or the zip that holds it")] = ""
-    val_annotations: Annotated[str, Help("boxes: the same of the validation photos")] = ""
-    class_names_file: Annotated[str, Help("file of class names, one a line or JSON; empty: called by number")] = ""
-    num_classes: Annotated[Whole, Help("number of classes, if not every one has photos; 0: those of the photos")] = 0
+    train: Annotated[Files, Help("training files: paths, 'shards-*.tar', 'shard-{000..127}.tar', or URLs")] = ()
+    val: Annotated[Files, Help("validation files, as for --train")] = ()
+    output_dir: Annotated[str, Help("folder for the manifest and index; empty: a folder in the cache (printed)")] = ""
+    annotations: Annotated[str, Help("COCO JSON file of the training images, or a zip with it")] = ""
+    val_annotations: Annotated[str, Help("COCO JSON file of the validation images, or a zip with it")] = ""
+    class_names_file: Annotated[str, Help("file of class names, one per line or JSON; empty: names are numbers")] = ""
+    num_classes: Annotated[Whole, Help("number of classes, if some have no images; 0: classes of the images")] = 0
     label_offset: Annotated[int, Help("number of the first class in the files; -1: 1 in TFRecords, 0 in others")] = -1
-    label_column: Annotated[int, Help("RecordIO with several numbers a label: the class's, from 0")] = -1
+    label_column: Annotated[int, Help("index of the class in RecordIO labels with multiple numbers, from 0")] = -1
     devkit: Annotated[str, Help("ILSVRC2012_devkit_t12.tar.gz, which has the classes of the val tar")] = ""
-    expect: Annotated[Literal["any", "imagenet", "coco2017"], Help("refuse what is not the whole of that set")] = "any"
-    val_fraction: Annotated[float, Help("share of the photos for validation, where no --val is named")] = 0.0
-    split_seed: Annotated[int, Help("another seed sets other photos apart")] = 0
-    group_by: Annotated[str, Help("regular expression: photos with the same captured text stay together")] = ""
-    on_truncated: Annotated[OnUnreadable, Help("a file that is cut off: stop, or use its whole records")] = "error"
-    on_unreadable: Annotated[OnUnreadable, Help("photo that does not decode: stop, or leave it out")] = "error"
-    on_missing: Annotated[OnUnreadable, Help("annotated photo that is not there: stop, or leave it out")] = "error"
-    on_class_mismatch: Annotated[OnMismatch, Help("objects in val of a class that train does not know")] = "error"
-    workers: Annotated[int, Help("processes that decode, threads that list; 0: one a core")] = 0
+    expect: Annotated[Literal["any", "imagenet", "coco2017"], Help("imagenet, coco2017: require all images of it")] = "any"
+    val_fraction: Annotated[float, Help("fraction of the images for validation, without --val")] = 0.0
+    split_seed: Annotated[int, Help("random seed of the validation split")] = 0
+    group_by: Annotated[str, Help("regular expression: images with the same captured text stay in one split")] = ""
+    on_truncated: Annotated[OnUnreadable, Help("truncated file: stop with an error, or use its complete records")] = "error"
+    on_unreadable: Annotated[OnUnreadable, Help("image that cannot be decoded: stop with an error, or skip it")] = "error"
+    on_missing: Annotated[OnUnreadable, Help("annotated image that is missing: stop with an error, or skip it")] = "error"
+    on_class_mismatch: Annotated[OnMismatch, Help("objects of a class that only val has: stop with an error, or warn")] = (
+        "error"
+    )
+    workers: Annotated[int, Help("decoding processes and listing threads; 0: one per core")] = 0
 
 
 @dataclass(frozen=True)
 class ShapesFlags:
     """What to render."""
 
-    kind: Annotated[Literal["classes", "boxes"], Help("class folders, or pictures with COCO annotations")] = "classes"
+    kind: Annotated[Literal["classes", "boxes"], Help("class folders, or images with COCO annotations")] = "classes"
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -152,16 +156,16 @@ def _with_kind(printer: Printer, arguments: Sequence[str], names: Iterable[str])
     kinds = find_kinds(location)
     if len(kinds) > 1:
         lines = [f"  {sign}:  {format_command('prepare', kind, *data, *more)}" for kind, (sign, data) in kinds.items()]
-        raise PacelineError("\n".join([f"{location}: {len(kinds)} kinds of data sets fit. Name the kind:", *lines]))
+        raise PacelineError("\n".join([f"{location}: {len(kinds)} kinds of datasets fit. Use one of these:", *lines]))
     for kind, (sign, data) in kinds.items():
-        printer.line(f"{location}: kind {kind} (found {sign})")
+        printer.line(f"{location}: kind {kind} (detected by {sign})")
         return [kind, *data, *more]
     if not Path(location).exists() and (near := suggest_name(location, names)):
-        raise PacelineError(f"{location}: there is no such folder, and no such kind of data set. {near}")
+        raise PacelineError(f"{location}: not a folder or a kind of dataset. {near}")
     contents = f"contents: {join_names(path.name for path in list_matching(location))}"
-    contents = contents if Path(location).exists() else "no folder, and no file of a known kind"
-    advice = suggest_export(Path(location)) or f"Looked for these kinds. Name one if its files have other names.\n{KINDS}"
-    raise PacelineError(f"{location}: no kind of data set fits ({contents}). {advice}")
+    contents = contents if Path(location).exists() else "not a folder or a file of a known kind"
+    advice = suggest_export(Path(location)) or f"If the files have other names, add the kind.\n{KINDS}"
+    raise PacelineError(f"{location}: no kind of dataset fits ({contents}). {advice}")
 
 
 def _with_data(arguments: Sequence[str]) -> Sequence[str]:
@@ -174,7 +178,7 @@ def _folder(kind: str, printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, _with_data(arguments), default, f"prepare {kind}", "Verify class folders and index them.")
     if isinstance(flags, ImagenetFlags) and (flags.train_tar or flags.val_tar):
         if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
-            raise PacelineError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
+            raise PacelineError("--train-tar FILE and --val-tar FILE: use both, without --data and --val-fraction.")
         devkit = flags.devkit or str(Path(flags.val_tar).with_name(DEVKIT))  # beside the second tar where none is named
         if not Path(devkit).expanduser().is_file():
             raise PacelineError(f"{devkit}: not found. It has the classes of the validation images. Use --devkit FILE.")
@@ -183,7 +187,7 @@ def _folder(kind: str, printer: Printer, arguments: Sequence[str]) -> int:
         return _index_containers(printer, "tar", ContainerFlags(**named, **_flaws(flags)))
     out = out_folder(flags.output_dir)
     if not flags.data:
-        raise PacelineError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
+        raise PacelineError(f"the folder with train/ and val/ is required: paceline prepare {kind} --data DIR")
     if isinstance(flags, ImagenetFlags) and flags.devkit:
         _sort_val(printer, Path(flags.data), Path(flags.devkit).expanduser())
     from paceline.data.prepare.class_source import prepare_folder
@@ -214,7 +218,7 @@ def _sort_val(printer: Printer, root: Path, devkit: Path) -> None:
     labels = validation_labels(devkit)
     for folder in (root / name for name in VAL_FOLDERS if (root / name).is_dir()):
         if moved := sort_val(folder, labels):
-            printer.say(f"{folder.name}: {moved:,} photos moved into class folders, by the development kit's labels")
+            printer.say(f"{folder.name}: {moved:,} images moved into class folders, by the labels of the development kit")
 
 
 def _boxes(kind: Literal["coco", "voc", "yolo"], printer: Printer, arguments: Sequence[str]) -> int:
@@ -226,10 +230,10 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], printer: Printer, arguments: Se
         from paceline.data.prepare.detect import COCO_ZIPS
 
         if flags.data or flags.val_fraction or coco.images_dir:
-            raise PacelineError("--zip-dir names all files. Leave --data, --images-dir and --val-fraction out.")
+            raise PacelineError("--zip-dir: not supported with --data, --images-dir, and --val-fraction. Remove them.")
         paths = [Path(coco.zip_dir).expanduser() / name for name in COCO_ZIPS]
         if lacking := [path for path in paths if not path.is_file()]:
-            raise PacelineError(f"{lacking[0]}: not there. --zip-dir is the folder of {', '.join(COCO_ZIPS)}.")
+            raise PacelineError(f"{lacking[0]}: not found. --zip-dir must contain {', '.join(COCO_ZIPS)}.")
         train, val, boxes = map(str, paths)
         named: dict[str, Any] = {"train": (train,), "val": (val,), "annotations": boxes, "val_annotations": boxes}
         named |= {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
@@ -237,10 +241,10 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], printer: Printer, arguments: Se
     out = out_folder(flags.output_dir)
     files = (coco.images_dir, coco.annotations, coco.val_images_dir, coco.val_annotations)
     if flags.data and any(files):
-        raise PacelineError("name either the data set's folder or --images-dir and --annotations, not both.")
+        raise PacelineError("pass either the folder of the dataset, or --images-dir and --annotations, not both.")
     if not flags.data and not any(files):
         also = ", or --images-dir DIR --annotations FILE" if kind == "coco" else ""
-        raise PacelineError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
+        raise PacelineError(f"the folder of the dataset is required: paceline prepare {kind} --data DIR{also}")
     from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
 
     with progress_bar(printer) as progress:
@@ -257,12 +261,12 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], printer: Printer, arguments: Se
 def _containers(layout: str, printer: Printer, arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         if any(word.partition("=")[0] == "--train" for word in arguments):
-            raise PacelineError(f"{arguments[0]}: name the training files once, either with --train or without it.")
+            raise PacelineError(f"{arguments[0]}: pass the training files only once, with or without --train.")
         arguments = ["--train", *arguments]
-    about = "Verify photos in containers and index them."
+    about = "Verify images in containers and index them."
     flags = parse(printer, arguments, ContainerFlags(), f"prepare {layout}", about)
     if not flags.train and not flags.val:
-        raise PacelineError(f"name the files: paceline prepare {layout} --train FILE... --val FILE... --output-dir DIR")
+        raise PacelineError(f"files are required: paceline prepare {layout} --train FILE... --val FILE... --output-dir DIR")
     return _index_containers(printer, layout, flags)
 
 
@@ -305,7 +309,7 @@ def progress_bar(printer: Printer) -> Iterator[Callable[..., None]]:
 
 
 def _shapes(printer: Printer, arguments: Sequence[str]) -> int:
-    flags = parse(printer, arguments, ShapesFlags(), "prepare shapes", "Render the built-in data set.")
+    flags = parse(printer, arguments, ShapesFlags(), "prepare shapes", "Render the built-in dataset.")
     from paceline.data.shapes.render import shapes_folder
 
     printer.say(shapes_folder(flags.kind))

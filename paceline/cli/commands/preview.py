@@ -22,19 +22,19 @@ from paceline.training.request import check_request
 if TYPE_CHECKING:
     from PIL import Image
 
-ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, colored, mixed, with their
-classes, boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of
-the recipe may follow, as for train: paceline preview RECIPE --help lists them."""
+ABOUT = """Draw a mosaic of training images exactly as the network receives them, with all augmentation and with their classes,
+boxes, or masks. Check it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. All flags of the
+recipe are supported, as for train: paceline preview RECIPE --help lists them."""
 
 
 @dataclass(frozen=True)
 class PreviewFlags:
     """What to draw."""
 
-    data: Annotated[str, Help("data set; empty: the built-in shapes")] = ""
-    output: Annotated[Path, Help("picture to write")] = Path("preview.png")
-    num_images: Annotated[int, Help("pictures in the mosaic")] = 40
-    columns: Annotated[int, Help("pictures in a row")] = 8
+    data: Annotated[str, Help("dataset; empty: the built-in shapes")] = ""
+    output: Annotated[Path, Help("image file to write")] = Path("preview.png")
+    num_images: Annotated[int, Help("number of images in the mosaic")] = 40
+    columns: Annotated[int, Help("number of images per row")] = 8
     step: Annotated[int, Help("first training step whose images are drawn")] = 0
 
 
@@ -45,7 +45,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     args = parse_run_args(arguments, PreviewFlags(), verb="preview", printer=printer)
     flags = args.controls
     if flags.num_images < 1 or flags.columns < 1 or flags.step < 0:
-        raise RecipeError("--num-images and --columns must be 1 or more, --step 0 or more.")
+        raise RecipeError("--num-images and --columns must be 1 or more, and --step must be 0 or more.")
     check_user_file(flags.output)
     check_request(args.recipe, flags.data)
     import torch
@@ -70,7 +70,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     picture = draw_mosaic_page(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
     write_user_file(flags.output, _encoded(picture, flags.output))
     printer.facts = {"file": flags.output, "images": len(photos), "step": flags.step}
-    printer.say(f"{len(photos)} training images from step {flags.step:,} on: {flags.output}")
+    printer.say(f"{len(photos)} training images, starting at step {flags.step:,}: {flags.output}")
     return 0
 
 
@@ -85,6 +85,6 @@ def _encoded(picture: Image.Image, out: Path) -> bytes:
     try:
         picture.save(buffer, kind, **marks.get(kind, {}))
     except (OSError, ValueError, KeyError) as problem:
-        reason = f"a picture cannot be written as {out.suffix or 'a file without suffix'}: {problem}"
-        raise PacelineError(f"--output {out}: {reason}. Name a .png or .jpg file.") from None
+        reason = f"the image format {out.suffix or '(no suffix)'} is not supported: {problem}"
+        raise PacelineError(f"--output {out}: {reason}. Use a .png or .jpg file.") from None
     return buffer.getvalue()

@@ -23,25 +23,27 @@ from paceline.tools.compare import summarize_run
 class ReportFlags:
     """Which runs."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("run folders; several are compared in one page")] = ()
-    html: Annotated[str, Help("page of several runs; empty: comparison.html in the folder of the first")] = ""
-    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    runs: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, Help("run folders; multiple runs are compared in one page")
+    ] = ()
+    html: Annotated[str, Help("HTML file of the comparison; empty: comparison.html next to the first run")] = ""
+    task_file: Annotated[str, Help("custom task of the run, ./file.py:name, which is executed as Python")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the report of one run, or the comparison of several, and print where it lies."""
-    description = "Write a run's report.html again, or one page that compares several runs of one task."
+    description = "Write the report.html of a run again, or one page that compares multiple runs of one task."
     flags = parse(printer, arguments, ReportFlags(), "report", description)
     if not flags.runs:
-        raise PacelineError("name a run folder: paceline report runs/classify-demo-001")
+        raise PacelineError("a run folder is required: paceline report runs/classify-demo-001")
     if flags.task_file and not is_in_file(flags.task_file):
-        raise PacelineError(f"--task-file {flags.task_file}: name the file and the workload in it: ./file.py:name")
+        raise PacelineError(f"--task-file {flags.task_file}: must be ./file.py:name.")
     folder, *others = flags.runs
     if others:
         return _compare(printer, flags)
     if flags.html:
         raise PacelineError(
-            f"--html {flags.html}: the report of one run is {folder / 'report.html'}. Name several runs for a page."
+            f"--html {flags.html}: requires several runs. The report of one run is {folder / 'report.html'}."
         )
     # What is wrong is named before anything is written.
     is_own = is_in_file(str(read_run(folder, changed=print_error).recipe.get("task")))
@@ -54,7 +56,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         printer.say(page)
         printer.facts = {"file": page}
     except OSError as problem:
-        raise PacelineError(f"{folder}: the report cannot be written ({problem.strerror}).") from None
+        raise PacelineError(f"{folder}: failed to write the report ({problem.strerror}).") from None
     return 0
 
 
@@ -66,7 +68,7 @@ def _compare(printer: Printer, flags: ReportFlags) -> int:
     tasks = {str(one.facts.recipe.get("task")): one.folder for one in results}
     if len(tasks) > 1:
         named = ", ".join(f"{folder} {task}" for task, folder in tasks.items())
-        raise PacelineError(f"runs of different tasks are not compared: {named}. Name runs of one task.")
+        raise PacelineError(f"all runs must have the same task: {named}.")
     from paceline.tools.report.runs_page import runs_page
 
     write_user_file(out, runs_page(results, out, compared=True), "--html")

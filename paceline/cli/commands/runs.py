@@ -34,17 +34,17 @@ NARROW, TIME = 80, 6
 class RunsFlags:
     """Which runs."""
 
-    folder: Annotated[Path, tyro.conf.Positional, Help("folder that holds runs, or a run")] = Path("runs")
-    folds: Annotated[bool, Help("runs that differ by fold or seed: mean, standard deviation, missing ones")] = False
+    folder: Annotated[Path, tyro.conf.Positional, Help("folder of runs, or a run")] = Path("runs")
+    folds: Annotated[bool, Help("group runs that differ by fold or seed: mean, standard deviation, missing folds")] = False
     json: Annotated[bool, Help("print one JSON list instead of text")] = False
-    html: Annotated[str, Help("file for a page of the runs: best first, a picture each, their reports")] = ""
+    html: Annotated[str, Help("HTML file to write: the runs, best first, with an image and the report of each")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the runs, newest last; those that cannot be read are named after them."""
-    flags = parse(printer, arguments, RunsFlags(), "runs", "The runs in a folder, a line each, newest last.")
+    flags = parse(printer, arguments, RunsFlags(), "runs", "List the runs in a folder, one per line, newest last.")
     if not flags.folder.is_dir():
-        raise PacelineError(f"{flags.folder}: there is no such folder. Name one that holds runs: paceline runs FOLDER")
+        raise PacelineError(f"{flags.folder}: folder not found. Use a folder of runs: paceline runs FOLDER")
     if flags.html:
         check_user_file(flags.html, "--html")
     alone = (flags.folder / "run.json").exists()
@@ -68,7 +68,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         for line in [line for group in groups for line in format_group(group)]:
             printer.say(line)
         if not groups:
-            printer.say(f"no runs in {flags.folder} differ by fold or seed alone")
+            printer.say(f"no runs in {flags.folder} differ only by fold or seed")
     elif results:
         rows = [{name: name for name in (*COLUMNS, "time")}, *(_format_row(one.row) for one in results)]
         widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
@@ -142,7 +142,7 @@ def group_runs(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
         kept = {name: run.row[name] for name in ("name", "recipe", "status", "headline")}
         kept |= {"fold": number, "of": of, "seed": _whole(run.facts.recipe.get("seed"))}
         kept |= {"best": run.best, "last": run.scored[-1] if run.scored else {}}
-        kept["left_out"] = status.replace("_", " ") if status not in ENDED else "" if run.scored else "no score"
+        kept["left_out"] = status.replace("_", " ") if status not in ENDED else "" if run.scored else "no metric"
         result[group_key(run.facts, fold or {})].append(kept)
     return [_group(rows) for rows in result.values() if len(rows) > 1 or rows[0]["of"]]
 
@@ -166,7 +166,7 @@ def _group(rows: list[dict[str, Any]]) -> dict[str, Any]:
     newest = {(row["fold"], row["seed"]): row for row in rows if not row["left_out"]}
     for row in rows:
         if not row["left_out"] and newest[row["fold"], row["seed"]] is not row:
-            row["left_out"] = "a newer run has its fold and seed"
+            row["left_out"] = "replaced by a newer run with the same fold and seed"
     counting = [row for row in rows if not row["left_out"]]
     of, have = rows[0]["of"], {row["fold"] for row in counting}
     shown = ("name", "fold", "seed", "status", *WHICH, "left_out")

@@ -37,28 +37,28 @@ END_SECONDS = 30
 class ServeFlags:
     """What to serve, to whom."""
 
-    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
-    host: Annotated[str, Help("address to listen on; any but this machine's own needs a token")] = "127.0.0.1"
-    port: Annotated[int, Help("0: a free one")] = 8000
-    token: Annotated[str, Help("secret of clients, 16 characters or more; PACELINE_TOKEN hides it from `ps`")] = ""
-    checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
-    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
-    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    allow_code_execution: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
-    max_batch_size: Annotated[int, Help("most photos in one forward; 0: as many as suit the model")] = 0
-    batch_timeout_ms: Annotated[float, Help("milliseconds that a photo waits for others to share a forward")] = 5.0
-    max_queue: Annotated[int, Help("photos that may wait; a request beyond them must come again")] = 64
-    max_upload_bytes: Annotated[int, Help("most of one upload")] = 32 << 20
-    timeout_seconds: Annotated[float, Help("for an upload, and again for the client to take the answer")] = 60.0
-    max_connections: Annotated[int, Help("open at once")] = 256
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, or published name")] = Path()
+    host: Annotated[str, Help("address to listen on; other addresses than loopback require a token")] = "127.0.0.1"
+    port: Annotated[int, Help("port to listen on; 0: a free port")] = 8000
+    token: Annotated[str, Help("token for clients, at least 16 characters; PACELINE_TOKEN hides it from `ps`")] = ""
+    checkpoint: Annotated[str, Help("checkpoint: best, last, or step-N")] = "best"
+    task_file: Annotated[str, Help("custom task of the run, ./file.py:name, which is executed as Python")] = ""
+    recipe: Annotated[str, Help("recipe that fits the weights, with flags in quotes; empty: detected")] = ""
+    allow_code_execution: Annotated[bool, Help("open a .pt2 file, which can run arbitrary code of its author")] = False
+    max_batch_size: Annotated[int, Help("maximum number of images per forward pass; 0: chosen for the model")] = 0
+    batch_timeout_ms: Annotated[float, Help("maximum time an image waits for others to fill a batch (ms)")] = 5.0
+    max_queue: Annotated[int, Help("maximum number of queued images; further requests must retry")] = 64
+    max_upload_bytes: Annotated[int, Help("maximum size of an upload (bytes)")] = 32 << 20
+    timeout_seconds: Annotated[float, Help("time limit of an upload, and of sending the response (s)")] = 60.0
+    max_connections: Annotated[int, Help("maximum number of open connections")] = 256
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or Ctrl-C; 0 where everything in flight was answered, 75 where a second Ctrl-C cut it off."""
-    flags = parse(printer, arguments, ServeFlags(), "serve", "Answer for photos over HTTP, with a page to try it.")
+    flags = parse(printer, arguments, ServeFlags(), "serve", "Serve predictions over HTTP, with a web page to try them.")
     for package in ("starlette", "uvicorn", "python_multipart"):
         if find_spec(package) is None:
-            raise PacelineError(f"serve needs {package}, which is not installed:  {install_command('serve')}")
+            raise PacelineError(f"serve: requires {package}, which is missing. Install it:  {install_command('serve')}")
     token = _checked(flags)
     requested: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.task_file, "recipe": flags.recipe}
     requested["allow_code_execution"] = flags.allow_code_execution
@@ -81,7 +81,7 @@ def _checked(flags: ServeFlags) -> str:
     from paceline.inference.serve.limits import MIN_LETTERS, is_loopback
 
     if flags.run == Path():
-        raise PacelineError("name a run or a file of weights: paceline serve RUN")
+        raise PacelineError("a run or a weights file is required: paceline serve RUN")
     for name in ("max_queue", "max_upload_bytes", "timeout_seconds", "max_connections"):
         if not getattr(flags, name) > 0:
             raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be above 0.")
@@ -89,14 +89,14 @@ def _checked(flags: ServeFlags) -> str:
         if not getattr(flags, name) >= 0:
             raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be 0 or more.")
     if not 0 <= flags.port < 1 << 16:
-        raise PacelineError(f"--port {flags.port}: ports are 1 to 65535; 0 takes a free one.")
+        raise PacelineError(f"--port {flags.port}: must be from 1 to 65535, or 0 for a free port.")
     token, named = flags.token or os.environ.get(TOKEN, ""), "--token" if flags.token else TOKEN
     if token and (len(token) < MIN_LETTERS or not token.isascii() or not token.isprintable() or " " in token):
-        raise PacelineError(f"{named}: must be {MIN_LETTERS} or more letters, digits and signs, without spaces.")
+        raise PacelineError(f"{named}: must have at least {MIN_LETTERS} printable characters, without spaces.")
     if not token and not is_loopback(flags.host):
         raise PacelineError(
-            f"--host {flags.host}: others reach this address, so it needs a token: {TOKEN}, or --token, of "
-            f"{MIN_LETTERS} or more characters."
+            f"--host {flags.host}: requires a token, because other machines can reach this address. Set {TOKEN} or --token "
+            f"to at least {MIN_LETTERS} characters."
         )
     return token
 
@@ -107,8 +107,8 @@ def _listen(flags: ServeFlags) -> socket.socket:
     try:
         return socket.create_server((flags.host, flags.port), family=family, backlog=flags.max_connections)
     except OSError as problem:
-        where = f"--host {flags.host} --port {flags.port}: cannot be listened on ({problem.strerror})"
-        raise PacelineError(f"{where}. Name another; --port 0 takes a free one.") from None
+        where = f"--host {flags.host} --port {flags.port}: not available ({problem.strerror})"
+        raise PacelineError(f"{where}. Use another one, or --port 0 for a free port.") from None
 
 
 def _serve(printer: Printer, flags: ServeFlags, token: str, predictor: Predictor, listener: socket.socket) -> int:
@@ -117,9 +117,9 @@ def _serve(printer: Printer, flags: ServeFlags, token: str, predictor: Predictor
     server = make_server(predictor, flags, token)
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    whom = " for holders of the token" if token else ""
+    whom = " (token required)" if token else ""
     printer.say(f"{flags.run}: {len(predictor.classes):,} classes, at {address}{whom}")
-    printer.say("Ctrl-C ends it, when what is in flight is answered")
+    printer.say("press Ctrl-C to stop after the current requests")
     sys.stdout.flush()  # a pipe or a log keeps lines back, and whoever starts the service waits for these
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn's own stand above these, and raise the signal again at its end

@@ -22,11 +22,11 @@ from paceline.training.request import validate
 from paceline.training.run_arguments import is_folder
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--output-dir RUN] [--system NAME] [flags]
-       paceline train ./my_file.py:my_recipe     a recipe of your own
-       paceline train RUN/run.json [--output-dir RUN]   the same run again; into RUN it goes on
-       ... --task-file ./my_file.py:mine          repeat a run whose workload is your own
+       paceline train ./my_file.py:my_recipe     a custom recipe
+       paceline train RUN/run.json [--output-dir RUN]   repeat a run, or resume it with the same RUN
+       ... --task-file ./my_file.py:mine          repeat a run with a custom task
 
-Recipes for data of your own (-cpu: on a CPU), and small ones from scratch:
+Recipes for your own data (-cpu: on a CPU), and small recipes that train from scratch:
 """
 
 
@@ -37,7 +37,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
         own = [name for name, group in group_recipes().items() if group != GROUPS[""]]
         print(USAGE + "\n".join(f"  {name}" for name in own))
-        print("\nThe others: paceline list recipes. `paceline train RECIPE --help` has a recipe's flags.")
+        print("\nAll recipes: paceline list recipes. Flags of a recipe: paceline train RECIPE --help")
         return 0 if arguments else 2
     base, controls, notes = None, RunOptions(), []
     if arguments[0].endswith(".json"):
@@ -45,10 +45,10 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         args = parse_run_args(words, controls, verb="train", base=base, printer=printer)
         for name in ("data", "weights"):
             if (path := getattr(args.controls, name)) and name not in args.given and is_first_on_node():
-                notes.append(escape_line(f"--{name} {path!r}: as {arguments[0]} names it"))
+                notes.append(escape_line(f"--{name} {path!r}: from {arguments[0]}"))
     else:
         if is_folder(arguments[0]):
-            raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
+            raise RecipeError(f"{arguments[0]}: is a folder. To repeat a run, use {arguments[0]}/run.json")
         args = parse_run_args(arguments, controls, verb="train", printer=printer)
     launch = read_launch(os.environ)
     request = args.request(format_command("train", *arguments), repeats=base is not None)

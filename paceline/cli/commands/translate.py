@@ -22,10 +22,10 @@ from paceline.config.plan import limit_steps, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import RunOptions
 
-ABOUT = """Our command for an original's: a command line in one quoted argument (its variables, mpirun, sbatch, source and &&
-with it), a script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is
-dead and why, what differs (with its row of docs/reference/known-differences.md), and what both compute: batch, steps, rates.
-docs/reference/migration.md has all flags."""
+ABOUT = """Translate a command of a reference system to paceline. The input is a command line in one quoted argument (with its
+variables, mpirun, sbatch, source, and &&), a script, or a configuration file. It is read, never run. The first line of the output is
+the paceline command. Then come the settings that carry over, those without effect, the differences, and a comparison of batch, steps,
+and learning rates. See docs/reference/known-differences.md and docs/reference/migration.md."""
 VERB = "translate 'ORIGINAL COMMAND'"
 WIDTH = 80
 MAX_BYTES = 2**20
@@ -35,7 +35,7 @@ MAX_BYTES = 2**20
 class TranslateFlags:
     """How to read and print."""
 
-    source_system: Annotated[str, Help("origin: mxnet-ssd, mxnet-resnet, gaudi-ssd or gluoncv-maskrcnn")] = ""
+    source_system: Annotated[str, Help("reference system: mxnet-ssd, mxnet-resnet, gaudi-ssd, or gluoncv-maskrcnn")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -52,9 +52,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     own = ("--json", "--source-system", "--no-json", "--help", "--help-all")
     if len(texts) != 1 or any(word.partition("=")[0] not in own for word in words if word[:2] == "--"):
         text = shlex.join(word for word in arguments if word not in own)
-        raise PacelineError(
-            f"it takes one original command, in quotes:  paceline translate {shlex.quote(text or 'ORIGINAL COMMAND')}"
-        )
+        raise PacelineError(f"pass one command in quotes:  paceline translate {shlex.quote(text or 'ORIGINAL COMMAND')}")
     flags = parse(printer, words, TranslateFlags(), VERB, ABOUT)
     result = translation_record(arguments[texts[0]], flags.source_system)
     if flags.json:
@@ -86,7 +84,7 @@ def translation_record(text: str, system_of: str = "") -> dict[str, Any]:
             ours = facts["ours"][name]
             if not _same(theirs, ours):
                 row = result.explains.get(name, "")
-                differs.append({"what": f"{name}: {_cell(theirs)} there, {_cell(ours)} here", "row": row})
+                differs.append({"what": f"{name}: {_cell(theirs)} in the original, {_cell(ours)} in paceline", "row": row})
     parts = {"command": result.command, "system_of": result.system_of, "carries": result.carries, "dead": result.dead}
     return parts | {"differs": differs, "facts": facts}
 
@@ -144,7 +142,7 @@ def _print(printer: Printer, result: dict[str, Any]) -> None:
     from paceline.tools.migrate.translate import DEFAULT
 
     print(result["command"])
-    for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):
+    for title, name in (("carries over", "carries"), ("without effect", "dead"), ("differs", "differs")):
         if result[name]:
             printer.say("")
             printer.say(title)
@@ -156,7 +154,7 @@ def _print(printer: Printer, result: dict[str, Any]) -> None:
                 printer.say(f"  {line}")
     if result["facts"]["theirs"]:
         printer.say("")
-        printer.say(f"{'computed':<18}{'theirs':>30}{'ours':>30}")
+        printer.say(f"{'computed':<18}{'reference':>30}{'paceline':>30}")
     for name, theirs in result["facts"]["theirs"].items():
         printer.say(f"{name.replace('_', ' '):<18}{_cell(theirs):>30}{_cell(result['facts']['ours'][name]):>30}")
 
@@ -170,10 +168,10 @@ def _cell(value: Any) -> str:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise PacelineError(f"{path}: larger than any script or configuration; name the file that starts the training.")
+            raise PacelineError(f"{path}: too large for a script or configuration. Use the file that starts training.")
         return path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
-        raise PacelineError(f"{path}: cannot be read as a script ({problem}).") from None
+        raise PacelineError(f"{path}: not readable as a script ({problem}).") from None
 
 
 def _habana_line(text: str) -> str:

@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 KINDS = """usage: paceline weights KIND ...
 
-  download NAME  download published weights, checked against the checksum in their name; without a name: which there are
-  inspect FILE   what a file of weights is, whether it is whole, and which of our networks it fits, row by row
-  convert FILE   --format FORM --output FILE: into another form; without --format: which there are
+  download NAME  download published weights and verify their checksum; without a name: list all weights
+  inspect FILE   print the format and contents of a weights file, and the networks that it fits
+  convert FILE   --format FORMAT --output FILE: convert to another format; without --format: list all formats
 
-Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is, and brings published
-weights itself: paceline train RECIPE --weights FILE_OR_NAME."""
+Every command has --help. Training accepts all of these formats except pickled arrays, which must be converted, and downloads
+published weights automatically: paceline train RECIPE --weights FILE_OR_NAME."""
 
 
 @dataclass(frozen=True)
 class WeightsDownloadFlags:
     """What to bring."""
 
-    name: Annotated[str, tyro.conf.Positional, Help("which weights; empty: list them")] = ""
-    output_dir: Annotated[Path, Help("folder to keep the file in, under its own name; empty: here")] = Path()
-    source: Annotated[str, Help("a copy: its folder, its address, or the file")] = ""
+    name: Annotated[str, tyro.conf.Positional, Help("name of the weights; empty: list all")] = ""
+    output_dir: Annotated[Path, Help("folder for the file, which keeps its name; empty: the working folder")] = Path()
+    source: Annotated[str, Help("copy to use instead of the original: folder, URL, or file")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _download(printer: Printer, arguments: Sequence[str]) -> int:
-    flags = parse(printer, arguments, WeightsDownloadFlags(), "weights download", "Bring published weights.")
+    flags = parse(printer, arguments, WeightsDownloadFlags(), "weights download", "Download published weights.")
     from paceline.models.weights.download import PUBLISHED, fetch_pretrained
 
     if not flags.name:
@@ -69,9 +69,9 @@ def _download(printer: Printer, arguments: Sequence[str]) -> int:
     hub = flags.name.startswith("timm/")
     if not hub and flags.name not in PUBLISHED:
         hint = suggest_name(flags.name, PUBLISHED) or f"Known: {', '.join(PUBLISHED)}, timm/NAME."
-        raise PacelineError(f"weights download {flags.name!r}: no such weights. {hint}")
+        raise PacelineError(f"weights download {flags.name!r}: not found. {hint}")
     if hub and flags.source:
-        raise PacelineError("--source: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
+        raise PacelineError("--source: not supported for timm/NAME, which timm downloads. To use a copy:  --weights FILE")
     with printer.live_progress() as reporter:
         kept = fetch_pretrained(flags.name, flags.output_dir, reporter, source=flags.source)
     printer.facts = {"file": kept}
@@ -81,7 +81,7 @@ def _download(printer: Printer, arguments: Sequence[str]) -> int:
     published = PUBLISHED[flags.name]
     for file in published.files:
         known = file.sha256_prefix or file.md5 or file.sha1
-        printer.say(f"{flags.output_dir / file.name}: {'its checksum is right' if known else 'no checksum is published'}")
+        printer.say(f"{flags.output_dir / file.name}: {'checksum verified' if known else 'no published checksum'}")
     printer.say(f"next:  {format_command('weights', 'inspect', kept)}")
     if kept.suffix == ".pkl":
         from paceline.models.weights.formats.detect import conversion_command
@@ -102,19 +102,21 @@ USUAL_EPS = 1e-5
 class WeightsConvertFlags:
     """What to convert."""
 
-    file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
-    format: Annotated[str, Help("form of the new file; empty: list them")] = ""
-    output: Annotated[str, Help("file to write; its ending says of which kind: .safetensors, .pth, .pkl")] = ""
-    key: Annotated[str, Help("name of the dict to read, such as model_ema; empty: the usual one")] = ""
-    color_order: Annotated[Literal["", "rgb", "bgr"], Help("color order, where a detectron2 file does not say it")] = ""
-    class_names_file: Annotated[str, Help("names of the classes, for --format paceline: lines or a JSON list")] = ""
+    file: Annotated[str, tyro.conf.Positional, Help("weights file or folder of a checkpoint")] = ""
+    format: Annotated[str, Help("format of the new file; empty: list all")] = ""
+    output: Annotated[str, Help("file to write, with a suffix of the format: .safetensors, .pth, or .pkl")] = ""
+    key: Annotated[str, Help("key of the weights in the file, such as model_ema; empty: the usual key")] = ""
+    color_order: Annotated[Literal["", "rgb", "bgr"], Help("color order, if a detectron2 file does not have it")] = ""
+    class_names_file: Annotated[str, Help("file of class names (lines or a JSON list), for --format paceline")] = ""
 
 
 def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the converted file and say what is in it."""
-    flags = parse(printer, arguments, WeightsConvertFlags(), "weights convert", "Convert weights into another form.")
+    flags = parse(printer, arguments, WeightsConvertFlags(), "weights convert", "Convert weights to another format.")
     if not flags.file and flags.format:
-        raise PacelineError("name a weight file: paceline weights convert FILE --format paceline --output FILE.safetensors")
+        raise PacelineError(
+            "pass a weights file: paceline weights convert FILE --format paceline --output FILE.safetensors"
+        )
     from paceline.models.weights.formats.table import writable_formats, write_format
 
     forms = {form.name: form for form in writable_formats()}
@@ -123,10 +125,10 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
             printer.say(f"--format {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
         return 2 if flags.file else 0
     if flags.format not in forms:
-        raise PacelineError(f"--format {flags.format}: there is no such form to write. Known: {', '.join(forms)}.")
+        raise PacelineError(f"--format {flags.format}: not found. Known: {', '.join(forms)}.")
     form = forms[flags.format]
     if not flags.output:
-        raise PacelineError(f"name the file to write: --output FILE{form.suffixes[0]}")
+        raise PacelineError(f"--output is required: --output FILE{form.suffixes[0]}")
     out = Path(flags.output)
     if out.suffix not in form.suffixes:
         raise PacelineError(f"--output {flags.output}: must end in {' or '.join(form.suffixes)} for --format {form.name}.")
@@ -135,42 +137,40 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
 
     path = find_weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
-        raise PacelineError(f"--output {flags.output}: this is the file that is converted. Name another one.")
+        raise PacelineError(f"--output {flags.output}: must differ from the input file.")
     check_user_file(out)
     file = open_weights(path, pickles=True, colors=flags.color_order, key=flags.key)
     if form.name == "paceline" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise PacelineError(
-            f"--output {flags.output}: a {out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
+            f"--output {flags.output}: {out.suffix} cannot store that they require {needed}. Use .safetensors."
         )
     if file.form.name == form.name == "reference":
-        raise PacelineError(f"{flags.file}: is in this form already (--format {form.name}).")
+        raise PacelineError(f"{flags.file}: already has this format (--format {form.name}).")
     ours = replace(file.ours, classes=tuple(names[0] for names in file.classes), certain=file.certain)
     if flags.class_names_file:
         if form.name != "paceline" or out.suffix != ".safetensors":
-            raise PacelineError("--class-names-file: only --format paceline --output FILE.safetensors keeps names.")
+            raise PacelineError("--class-names-file: requires --format paceline --output FILE.safetensors.")
         ours = replace(ours, classes=_names(flags.class_names_file, file), certain=True)
     with printer.waiting(f"writing {flags.output}"):
         tensors, notes = write_format(file.path, ours, form, out)
     for name in file.ours.left_out[:3]:
-        printer.say(f"left out: {name}")
+        printer.say(f"skipped: {name}")
     if len(file.ours.left_out) > 3:
-        printer.say(f"left out: {len(file.ours.left_out) - 3:,} more that are no weights")
+        printer.say(f"skipped: {len(file.ours.left_out) - 3:,} more entries that are not weights")
     for note in (*file.ours.notes, *file.others, *notes):
         printer.say(f"note: {note}")
     for field, value in ours.needs.items():
         printer.say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")
     if file.eps is not None and file.eps != USUAL_EPS:
         printer.say(
-            f"note: these weights were trained with --model.bn-eps {file.eps:g}; others' networks have {USUAL_EPS:g}: set it there"
+            f"note: these weights were trained with --model.bn-eps {file.eps:g}; set it in other programs instead of {USUAL_EPS:g}"
         )
     if wild := find_non_finite(ours.tensors):
-        printer.say(
-            f"note: {wild[0]} {f'and {len(wild) - 1:,} more hold' if wild[1:] else 'holds'} values that are no finite numbers"
-        )
+        printer.say(f"note: {wild[0]} {f'and {len(wild) - 1:,} more have' if wild[1:] else 'has'} non-finite values")
     numbers = sum(tensor.numel() for tensor in tensors.values())
     printer.facts = {"file": out, "to": form.name, "tensors": len(tensors), "numbers": numbers}
-    printer.say(f"{len(tensors)} tensors, {numbers:,} numbers: {flags.output}")
+    printer.say(f"{len(tensors)} tensors, {numbers:,} elements: {flags.output}")
     return 0
 
 
@@ -184,8 +184,8 @@ def _names(location: str, file: WeightFile) -> tuple[str, ...]:
         result = result.get("classes", []) if isinstance(result, dict) else result
         names = tuple(name.strip() for name in result)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
-        raise PacelineError(f"--class-names-file {location}: cannot be read ({reason}).") from None
+        reason = getattr(problem, "strerror", None) or "must be lines or a JSON list of names"
+        raise PacelineError(f"--class-names-file {location}: not readable ({reason}).") from None
     from paceline.models.weights.classes import count_class_rows
 
     rows = count_class_rows(file.ours.tensors)
@@ -206,16 +206,16 @@ LEFT_OUT = 3
 class WeightsInspectFlags:
     """What to look at."""
 
-    file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
-    recipe: Annotated[str, Help("recipe to compare with, whose flags may follow; empty: each")] = ""
-    all_tensors: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
+    file: Annotated[str, tyro.conf.Positional, Help("weights file or folder of a checkpoint")] = ""
+    recipe: Annotated[str, Help("recipe to compare with, followed by its flags; empty: all networks")] = ""
+    all_tensors: Annotated[bool, Help("list all tensors that are missing, unknown, or converted")] = False
 
 
 def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
     flags, args = _flags(printer, arguments)
     if not flags.file:
-        raise PacelineError("name a weight file: paceline weights inspect FILE")
+        raise PacelineError("a weights file is required: paceline weights inspect FILE")
     from paceline.models.weights.formats.detect import PICKLED, conversion_command
     from paceline.models.weights.identify import SMALL, detect_timm_name, find_matching_recipes
     from paceline.models.weights.weight_file import find_non_finite, open_weights
@@ -231,19 +231,19 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     tensors = file.ours.tensors
     _row(printer, "file", f"{path}{_bytes_and_digest(path)}")
     _row(printer, "kind", file.kind)
-    _row(printer, "form", file.form.about)
+    _row(printer, "format", file.form.about)
     types = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     numbers = sum(tensor.numel() for tensor in tensors.values())
     _row(
         printer,
         "tensors",
-        f"{len(tensors)} of {numbers:,} numbers ({', '.join(f'{count} {name}' for name, count in types.items())})",
+        f"{len(tensors)} of {numbers:,} elements ({', '.join(f'{count} {name}' for name, count in types.items())})",
     )
     card = format_card(read_card(path)) if has_card(path) else {}
     for head, line in card.items():
         _row(printer, head, line)
     if file.classes and not card:
-        known = "" if file.certain else ", as they were published"
+        known = "" if file.certain else ", in the published order"
         more = ", ..." if len(file.classes) > MAX_CLASSES else ""
         names = ", ".join(names[0] or "-" for names in file.classes[:MAX_CLASSES])
         _row(printer, "classes", f"{len(file.classes):,}{known}: {names}{more}")
@@ -254,10 +254,10 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     if file.ours.lacks:
         _row(printer, "note", file.ours.lacks)
     if file.ours.left_out:
-        _row(printer, "left out", f"{join_names(file.ours.left_out, LEFT_OUT)}: no weights")
+        _row(printer, "skipped", f"{join_names(file.ours.left_out, LEFT_OUT)} (not weights)")
     wild = find_non_finite(tensors)
     _row(printer, "finite", f"no: {join_names(wild, LEFT_OUT)}" if wild else "yes")
-    with printer.waiting("trying networks"):
+    with printer.waiting("comparing with networks"):
         results = [replace(fit, model=None) for fit in find_matching_recipes(file, recipes, explicit)]  # a network is large
         if args is None and not any(fit.report for fit in results):
             small = {name: choose_recipe(name) for name, _ in SMALL}
@@ -279,7 +279,7 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
                 _row(printer, "", line)
     if not taken and (backbone := detect_timm_name(file)):
         again = format_command("weights", "inspect", path, "--recipe", "resnet50", "--model.backbone", backbone)
-        _row(printer, "next", f"its names are as timm's:  {again}")
+        _row(printer, "next", f"to compare with timm:  {again}")
     if file.kind == PICKLED:
         _row(printer, "next", conversion_command(path))
     return 0 if taken and not wild else 1
@@ -289,14 +289,14 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
 class _RecipeFlags:
     """Beside the recipe's own."""
 
-    all_tensors: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
+    all_tensors: Annotated[bool, Help("list all tensors that are missing, unknown, or converted")] = False
 
 
 def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsInspectFlags, ParsedArgs | None]:
     """-> this verb's own flags, and the recipe as its flags change it where one is named."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
     if "--recipe" not in words[:-1] or set(HELP) & set(words):
-        prog, about = "weights inspect", "What a file of weights is, and what it fits."
+        prog, about = "weights inspect", "Print the contents of a weights file, and the networks that it fits."
         return parse(printer, arguments, WeightsInspectFlags(), prog, about), None
     at = words.index("--recipe")
     name = words[at + 1]
@@ -338,9 +338,9 @@ def _bytes_and_digest(path: Path) -> str:
     right = (
         ""
         if named is None
-        else ", as its name says"
+        else ", as in its name"
         if digest.startswith(named[1])
-        else f", and its name says {named[1]}: another file"
+        else f", which differs from {named[1]} in its name"
     )
     return f", {path.stat().st_size / 2**20:,.1f} MiB, SHA-256 {digest}{right}"
 

@@ -57,10 +57,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 NETWORKS = {"classify": "resnet50"}
 # Ending of a name -> what such recipes are for; the menus are in this order.
 GROUPS = {
-    "-finetune": "for data of your own",
-    "-finetune-cpu": "for data of your own, on a CPU",
+    "-finetune": "for your own data",
+    "-finetune-cpu": "for your own data, on a CPU",
     "-demo": "small, from scratch",
-    "": "as published, or for the whole of ImageNet or COCO",
+    "": "as published, or for all of ImageNet or COCO",
 }
 
 

@@ -1,18 +1,19 @@
-"""Mask R-CNN, and Faster R-CNN, with a ResNet-50 trunk and a feature pyramid on COCO 2017 (117,266 training images with objects, 5,000
-for validation).
+"""Recipes of Mask R-CNN and Faster R-CNN, ResNet-50 FPN, on COCO 2017 (117,266 training images with objects, 5,000 for validation).
 
     paceline prepare coco /data/coco
     paceline train maskrcnn --data /data/coco --weights resnet50-v1 --output-dir runs/maskrcnn
     torchrun --nproc-per-node 8 -m paceline train maskrcnn-nvidia-96 --data /data/coco --weights resnet50-v1 --system h100x8
 
-A trunk with frozen BatchNorm must come trained. No BatchNorm learns there, so `bn_batch_size` is 1 and no cut of the
-batch is refused for it; a recipe of your own with `--model.norm batch` wants a larger one.
-What is not the systems' own: their trunks. The MLPerf reference starts from Caffe2's MSRA ResNet-50, whose bottlenecks stride in
-the first 1x1 convolution and whose input is BGR minus (102.98, 115.95, 122.77); ours strides in the 3x3 (v1.5, as GluonCV's
-v1b and torchvision's), takes RGB with ImageNet's mean and deviation, and starts from torchvision's first ResNet-50. The reference
-counts a box's last pixel as part of its width (+1); ours takes its anchors so and no other box. Photos are padded to a few shapes;
-the systems padded to the batch's largest photo.
-Published epochs and times are others' measurements; ours stand in results/ only.
+A backbone with frozen BatchNorm requires pretrained weights. No BatchNorm is trained, so `bn_batch_size` is 1, which allows any split
+of the batch; a custom recipe with `--model.norm batch` needs a larger value.
+
+The backbones differ from those of the reference systems. The MLPerf reference starts from Caffe2's MSRA ResNet-50, whose bottlenecks
+have the stride in the first 1x1 convolution and whose input is BGR minus (102.98, 115.95, 122.77). paceline has the stride in the 3x3
+convolution (v1.5, as in GluonCV's v1b and torchvision), uses RGB with ImageNet's mean and standard deviation, and starts from
+torchvision's first ResNet-50. The reference counts the last pixel of a box as part of its width (+1); paceline does so only for
+anchors. Images are padded to a few shapes; the reference systems pad to the largest image of the batch.
+
+Published epochs and times are measurements of their publishers; those of paceline are only in results/.
 """
 
 from __future__ import annotations
@@ -84,11 +85,12 @@ GLUONCV_INPUT = InstanceInput(
 
 
 def mlperf() -> MaskRCNNRecipe:
-    """The MLPerf reference's 1x schedule: 90,000 steps of 16, lr 0.02, a tenth after 60,000 and after 80,000.
+    """Train the MLPerf reference's 1x schedule: 90,000 steps of 16 images, lr 0.02, lr / 10 at steps 60,000 and 80,000.
 
-    Losses and proposals are those of two images together, as on the eight devices that it is written for. Evaluated every epoch
-    of 7,330 steps, to box AP 0.377 and mask AP 0.339. Warm-up: 500 steps from a third of the rate. Its trainer moves the schedule
-    before each step, so the first one is one step up the ramp, and a tenth comes one step before 60,000 and 80,000 are done.
+    Losses and proposals are computed for two images together, as on the eight devices of the reference. It is evaluated every epoch of
+    7,330 steps, to box AP 0.377 and mask AP 0.339. The warm-up has 500 steps and starts at a third of the learning rate. The reference
+    advances the schedule before each step, so the first step is one step up the ramp, and the decays come one step before 60,000 and
+    80,000.
     """
     return Recipe(
         task="maskrcnn",
@@ -165,19 +167,25 @@ def nvidia(
 
 
 def nvidia_96() -> MaskRCNNRecipe:
-    """8 x 12 (one DGX H100). Published: 14 epochs, 19.18 min. `paceline plan maskrcnn-nvidia-96 --system h100x8`"""
+    """Train on 8 devices with 12 images each (one DGX H100). Published: 14 epochs, 19.18 min.
+
+    `paceline plan maskrcnn-nvidia-96 --system h100x8`
+    """
     return nvidia(96, lr=0.12, warmup=625, ramp=1.92e-4, decays=(12_000, 16_000), per_gpu=12, candidates=12_000)
 
 
 def nvidia_256() -> MaskRCNNRecipe:
-    """64 x 4 (eight DGX H100). Published: 16 to 18 epochs, 4.26 min on 64 H100."""
+    """Train on 64 devices with 4 images each (eight DGX H100). Published: 16 to 18 epochs, 4.26 min on 64 H100."""
     return nvidia(
         256, lr=0.24, warmup=2300, ramp=0.24 / 2300, decays=(6_125, 8_000), per_gpu=4, most_steps=20_000
     )  # fmt: skip
 
 
 def nvidia_256_48nodes() -> MaskRCNNRecipe:
-    """256 x 1 (48 DGX H100, of whose 384 GPUs 128 only evaluated). Published: 17 epochs, 1.47 min. At most 96 objects of a photo."""
+    """Train on 256 devices with one image each (48 DGX H100, where 128 of the 384 GPUs only evaluated).
+
+    Published: 17 epochs, 1.47 min. Images have at most 96 objects.
+    """
     many = nvidia(256, lr=0.24, warmup=1800, ramp=1.33e-4, decays=(5_625, 7_500), per_gpu=1, most_steps=20_000)
     return replace(many, input=replace(many.input, max_objects=96))
 
@@ -194,13 +202,15 @@ def gluoncv(
     per_gpu: int = 2,
     at: tuple[float, ...] = (12,),
 ) -> MaskRCNNRecipe:
-    """GluonCV's benchmark on one node of 8 x 2: lr 0.02, a tenth from epochs 8 and 10 on, 12 epochs, evaluated at the end.
+    """Train GluonCV's benchmark on 8 devices with 2 images each: lr 0.02, lr / 10 at epochs 8 and 10, 12 epochs.
+
+    It is evaluated at the end.
 
     warmup   iterations
     clip     bound of each element of the gradient; 0 = none
     per_gpu  images of one GPU, whose losses are normalized together
     at       epochs to evaluate after; empty = every one
-    Gradients are cut to 1.5 element by element. Source: scripts/instance/mask_rcnn of GluonCV, its benchmark's README.
+    Gradient elements are clipped to 1.5. Source: scripts/instance/mask_rcnn of GluonCV, its benchmark's README.
     """
     return Recipe(
         task="maskrcnn",
@@ -228,17 +238,18 @@ def gluoncv(
 
 
 def gluoncv_192() -> MaskRCNNRecipe:
-    """GluonCV's benchmark on 24 nodes, 192 x 1: lr 0.16, a tenth from epoch 10 on, evaluated every epoch. Source: as above.
+    """Train GluonCV's benchmark on 24 nodes, 192 devices with one image each: lr 0.16, lr / 10 at epoch 10.
 
-    Its second decay, at epoch 14, lies beyond the 12 epochs.
+    It is evaluated every epoch. Its second decay, at epoch 14, is after the 12 epochs. Source: as in `gluoncv`.
     """
     return gluoncv(192, lr=0.16, warmup=1600, warmup_start_factor=0.001, boundaries=(10, 14), per_gpu=1, at=())
 
 
 def finetune() -> MaskRCNNRecipe:
-    """Your own objects with masks, from COCO or trunk weights: `paceline train maskrcnn-finetune --data DIR --weights maskrcnn`.
+    """Fine-tune on your own objects with masks: `paceline train maskrcnn-finetune --data DIR --weights maskrcnn`.
 
-    24 epochs of cosine with an average of the weights, under torchvision's rules; heads of other classes start anew.
+    The weights are those of a Mask R-CNN on COCO or of a backbone. The recipe trains for 24 epochs with a cosine schedule, a weight
+    average, and torchvision's rules. Heads for other classes are initialized again.
     """
     return Recipe(
         task="maskrcnn",
@@ -257,7 +268,7 @@ def finetune() -> MaskRCNNRecipe:
 
 
 def finetune_cpu() -> MaskRCNNRecipe:
-    """The same on a CPU: a lighter trunk and the narrow pyramid and heads of `maskrcnn-demo`.
+    """Fine-tune on your own objects with masks on a CPU: a lighter backbone, and the FPN and heads of `maskrcnn-demo`.
 
     paceline train maskrcnn-finetune-cpu --data DIR --weights resnet18
     paceline train maskrcnn-finetune-cpu --data DIR --model.backbone timm/tf_efficientnet_lite0 --weights efficientnet-lite0
@@ -279,14 +290,14 @@ def finetune_cpu() -> MaskRCNNRecipe:
 
 
 def demo() -> MaskRCNNRecipe:
-    """A small Mask R-CNN for a laptop's CPU, from scratch, through the very same code.
+    """Train a small Mask R-CNN from scratch on a CPU.
 
-        paceline train maskrcnn-demo                   # the built-in shapes, to its target
+        paceline train maskrcnn-demo                   # the built-in shapes, to the target
         paceline train maskrcnn-demo --data DIR        # your masks, to the end
 
-    Ten layers of the trunk, BatchNorm in trunk and pyramid and nothing frozen, because it starts from random weights. Anchors
-    are positive from an IoU of 0.5 on, and half of the regions may be: with the published 0.7 and a quarter it learned half as
-    fast. Measured: results/maskrcnn-demo.
+    The backbone has ten layers. The backbone and the FPN have BatchNorm, and nothing is frozen, because weights are random. Anchors
+    are positive from an IoU of 0.5, and up to half of the regions are positive: with the published values 0.7 and 0.25, it
+    learned half as fast. Measured: results/maskrcnn-demo.
     """
     return Recipe(
         task="maskrcnn",
@@ -326,29 +337,29 @@ def demo() -> MaskRCNNRecipe:
 
 
 def boxes() -> MaskRCNNRecipe:
-    """Faster R-CNN, ResNet-50 FPN: the schedule of `maskrcnn` and its network without the mask head, to box AP 0.368.
+    """Train Faster R-CNN with ResNet-50 FPN: the schedule and network of `maskrcnn` without the mask head, to box AP 0.368.
 
-    Sources: maskrcnn-benchmark, from which the MLPerf reference descends: e2e_faster_rcnn_R_50_FPN_1x.yaml, which has the lr, steps
-    and warm-up of its Mask R-CNN and differs by MASK_ON alone, and its MODEL_ZOO.md: R-50-FPN, Fast, 1x, box AP 36.8. detectron2's
-    1x too is 90,000 steps of 16 at lr 0.02, a tenth at 60,000 and 80,000 (37.9, with scale jitter and its own rules).
+    Sources: maskrcnn-benchmark, on which the MLPerf reference is based: e2e_faster_rcnn_R_50_FPN_1x.yaml, which has the lr, steps,
+    and warm-up of its Mask R-CNN and differs only by MASK_ON, and its MODEL_ZOO.md: R-50-FPN, Fast, 1x, box AP 36.8. detectron2's 1x
+    also has 90,000 steps of 16 images at lr 0.02, lr / 10 at 60,000 and 80,000 (37.9, with scale jitter and its own rules).
     """
     reference = mlperf()
     return replace(reference, model=replace(reference.model, masks=False), target=(("box_ap", 0.368),))
 
 
 def finetune_boxes() -> MaskRCNNRecipe:
-    """Your own boxes, from COCO or trunk weights: `paceline train fasterrcnn-finetune --data DIR --weights fasterrcnn`.
+    """Fine-tune Faster R-CNN on your own boxes: `paceline train fasterrcnn-finetune --data DIR --weights fasterrcnn`.
 
-    `maskrcnn-finetune` without its mask head.
+    The weights are those of a Faster R-CNN on COCO or of a backbone. The recipe is `maskrcnn-finetune` without the mask head.
     """
     whole = finetune()
     return replace(whole, model=replace(whole.model, masks=False), pretrained="fasterrcnn")
 
 
 def finetune_cpu_boxes() -> MaskRCNNRecipe:
-    """The same on a CPU: `paceline train fasterrcnn-finetune-cpu --data DIR --weights resnet18`.
+    """Fine-tune Faster R-CNN on your own boxes on a CPU: `paceline train fasterrcnn-finetune-cpu --data DIR --weights resnet18`.
 
-    `maskrcnn-finetune-cpu` without its mask head, and with the box head and rate that results/tuning measured boxes with.
+    The recipe is `maskrcnn-finetune-cpu` without the mask head, with the box head and learning rate of the runs in results/tuning.
     """
     small = finetune_cpu()
     model = replace(small.model, masks=False, roi=demo().model.roi)

@@ -87,7 +87,7 @@ class PublishedRecipe:
     @property
     def about(self) -> str:
         """A line: batch, machine, source."""
-        return f"{self.nodes * self.per_node * self.images:,} images a step on {self.machine}; {self.source}"
+        return f"{self.nodes * self.per_node * self.images:,} images per step on {self.machine}; {self.source}"
 
 
 ROWS: dict[str, PublishedRecipe] = {

@@ -1,12 +1,11 @@
-"""ResNet-50 v1.5 on ImageNet-1k (1,281,167 training and 50,000 validation photos); target top-1 0.759.
+"""Recipes of ResNet-50 v1.5 on ImageNet-1k (1,281,167 training and 50,000 validation images); target top-1 0.759.
 
     paceline train resnet50 --data /data/imagenet --output-dir runs/rn50
     paceline train resnet50-mlperf-3200 --data /data/imagenet --system h100x8
-    paceline train classify-demo                       # 2,000 rendered pictures, on a CPU, to its target
+    paceline train classify-demo                       # 2,000 rendered images, on a CPU, to its target
 
-Name: workload[-source[-global batch]]. No hours and no accuracy stand here that were not measured by this code: none of the
-ImageNet recipes has been run to its end by us yet. The published
-runs whose hyper-parameters they carry are cited in each docstring.
+Names are workload[-source[-global batch]]. None of the ImageNet recipes has been trained to its end with paceline yet, so there are
+no times or accuracies of it. Each docstring cites the published run that has its hyperparameters.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ MXNET_INPUT = ImageInput(crop_scale=(0.05, 1.0))
 
 
 def sgd() -> ImageRecipe:
-    """The plain baseline: SGD, cosine, 90 epochs.
+    """Train ResNet-50 for 90 epochs with SGD and a cosine schedule.
 
         paceline train resnet50 --data /data/imagenet
 
-    Source: values of NVIDIA's public PyTorch runs (lr 0.256 per 256 images, momentum 0.875, decay 2^-15 on all tensors but
-    BatchNorm's, label smoothing 0.1, 8 warm-up epochs). Cost: 90 x 1,281,167 images x 24.3 GFLOP = 2.8 EFLOP.
-    Quality expected by its source: top-1 0.77 to 0.78; target 0.759.
+    Source: the values of NVIDIA's public PyTorch runs (lr 0.256 per 256 images, momentum 0.875, weight decay 2^-15 on all tensors
+    except those of BatchNorm, label smoothing 0.1, 8 warm-up epochs). Cost: 90 x 1,281,167 images x 24.3 GFLOP = 2.8 EFLOP.
+    The source reports a top-1 of 0.77 to 0.78; the target is 0.759.
     """
     return Recipe(
         task="classification",
@@ -62,11 +61,13 @@ def lars(
     momentum: float = 0.9,
     no_decay: NoDecay = "norm",
 ) -> ImageRecipe:
-    """The family of MLPerf closed-division LARS recipes: poly-2 decay to 1e-4, eta 0.001, smoothing 0.1, evaluated every 4 epochs.
+    """Make a recipe of the MLPerf closed division with LARS: polynomial decay to 1e-4, evaluated every 4 epochs.
 
-    no_decay   "none" is sgdwfastlarsv2's, which has one decay for all tensors
-    Source: NVIDIA's MXNet submission to MLPerf Training v3.0 (config_*.sh) and its partners' configurations; decay on conv and FC
-    weights and on the FC bias, no LARS on biases and BatchNorm, lr inside the velocity with momentum correction.
+    The trust coefficient is 0.001, and label smoothing is 0.1.
+
+    no_decay   "none" is for sgdwfastlarsv2, which has one weight decay for all tensors
+    Source: NVIDIA's MXNet submission to MLPerf Training v3.0 (config_*.sh) and configurations of its partners; weight decay on weights
+    of convolutions and FC and on the FC bias, no LARS on biases and BatchNorm, lr inside the velocity with momentum correction.
     """
     return Recipe(
         task="classification",
@@ -86,51 +87,63 @@ def lars(
 
 
 def mlperf_3200() -> ImageRecipe:
-    """8 x 400, one DGX H100. Published: 35 epochs, 13.60 min (v3.0). `paceline train resnet50-mlperf-3200 --system h100x8`"""
+    """Train on 8 devices with 400 images each (one DGX H100). Published: 35 epochs, 13.60 min (v3.0).
+
+    `paceline train resnet50-mlperf-3200 --system h100x8`
+    """
     return lars(3200, lr=11.0, warmup=2, epochs=37, decay=5e-5, first=3, bn_batch_size=400)
 
 
 def mlperf_3200_4x8() -> ImageRecipe:
-    """32 x 100 (config multi_4x8x100): lr 10.7, five warm-up epochs. `torchrun --nnodes 4 ... train resnet50-mlperf-3200-4x8`"""
+    """Train on 32 devices with 100 images each (config multi_4x8x100): lr 10.7, five warm-up epochs.
+
+    Start it with `torchrun --nnodes 4 ... train resnet50-mlperf-3200-4x8`.
+    """
     return lars(3200, lr=10.7, warmup=5, epochs=37, decay=5e-5, first=3, bn_batch_size=100)
 
 
 def mlperf_3200_8x8() -> ImageRecipe:
-    """64 x 50 (config multi_8x8x50). Published: 35 epochs, 2.66 min on 64 H100 (v3.0)."""
+    """Train on 64 devices with 50 images each (config multi_8x8x50). Published: 35 epochs, 2.66 min on 64 H100 (v3.0)."""
     return lars(3200, lr=11.0, warmup=2, epochs=37, decay=5e-5, first=3, bn_batch_size=50)
 
 
 def mlperf_20480() -> ImageRecipe:
-    """512 x 40 (config multi_64x8x40). Published: 50 epochs, 0.503 min on 512 H100 (v3.0)."""
+    """Train on 512 devices with 40 images each (config multi_64x8x40). Published: 50 epochs, 0.503 min on 512 H100 (v3.0)."""
     return lars(20480, lr=22.0, warmup=12, epochs=52, decay=2.5e-5, first=2, bn_batch_size=40)
 
 
 def mlperf_32256() -> ImageRecipe:
-    """768 x 42 (config multi_96x8x42). Published: 56 epochs, 0.369 min on 768 H100 (v3.0)."""
+    """Train on 768 devices with 42 images each (config multi_96x8x42). Published: 56 epochs, 0.369 min on 768 H100 (v3.0)."""
     return lars(32256, lr=21.2, warmup=16, epochs=58, decay=2.5e-5, first=4, bn_batch_size=42, momentum=0.95)
 
 
 def mlperf_57344() -> ImageRecipe:
-    """3584 x 16, statistics over pairs of GPUs (config multi_448x8x16). Published: 77 epochs, 0.183 min on 3,584 H100 (v3.0)."""
+    """Train on 3,584 devices with 16 images each (config multi_448x8x16), with BatchNorm statistics over pairs of GPUs.
+
+    Published: 77 epochs, 0.183 min on 3,584 H100 (v3.0).
+    """
     return lars(57344, lr=23.0, warmup=32, epochs=78, decay=2.5e-5, first=1, bn_batch_size=32, momentum=0.95)
 
 
 def a100_3264() -> ImageRecipe:
-    """8 x 408 (ASUS DGXA100). Published for this batch: 35 to 36 epochs, 27.05 min on 8 A100 80 GB (Dell XE9680, v3.0)."""
+    """Train on 8 devices with 408 images each (ASUS DGXA100).
+
+    Published for this batch size: 35 to 36 epochs, 27.05 min on 8 A100 80 GB (Dell XE9680, v3.0).
+    """
     return lars(3264, lr=10.5, warmup=2, epochs=37, decay=5e-5, first=4, bn_batch_size=408)
 
 
 def a100_3264_8x8() -> ImageRecipe:
-    """64 x 51 (ASUS DGXA100, eight nodes)."""
+    """Train on 64 devices with 51 images each (ASUS DGXA100, eight nodes)."""
     return lars(3264, lr=10.5, warmup=2, epochs=37, decay=5e-5, first=3, bn_batch_size=51)
 
 
 def gaudi2_2048() -> ImageRecipe:
-    """8 x 256 (Habana's PyTorch batch_256.cfg): 625 steps an epoch, decay over 36. Published: 35 epochs, 16.46 min on 8 Gaudi2.
+    """Train on 8 devices with 256 images each (Habana's PyTorch batch_256.cfg): 625 steps per epoch, decay over 36 epochs.
 
-    Network, first weights, crop and smoothing are torchvision's and torch's (train.py): fan-out, 8 to 100 percent, over all
-    classes. Neither biases nor BatchNorm decay or adapt; the velocity is torch's (FusedResourceApplyMomentum below FusedLars, both
-    in Habana's closed library: as TensorFlow's rule of that name).
+    Published: 35 epochs, 16.46 min on 8 Gaudi2. The network, initial weights, crop, and smoothing are those of torchvision and torch
+    (train.py): fan-out, 8% to 100%, over all classes. Biases and BatchNorm have no weight decay and no LARS. The velocity is torch's
+    (FusedResourceApplyMomentum below FusedLars, both in Habana's closed library: as TensorFlow's rule of that name).
     """
     mxnet = lars(2048, lr=9.0, warmup=3, epochs=35, decay=5e-5, first=3, bn_batch_size=256)
     return replace(
@@ -145,10 +158,11 @@ def gaudi2_2048() -> ImageRecipe:
 
 
 def finetune() -> ImageRecipe:
-    """Your own classes, from somebody's weights: `paceline train classify-finetune --data DIR --weights resnet50`.
+    """Fine-tune on your own classes from pretrained weights: `paceline train classify-finetune --data DIR --weights resnet50`.
 
-    30 epochs of cosine with an average of the weights; of a set of a few hundred photos they are a few hundred steps. A linear layer
-    for other classes starts anew. Ours; no set of photos has been trained with it yet (it wants an accelerator).
+    The recipe trains for 30 epochs with a cosine schedule and a weight average, a few hundred steps for a few hundred images. If the
+    classes differ from those of the weights, the linear layer is initialized again. It is a recipe of paceline and has not been
+    trained on any dataset yet, because it requires an accelerator.
     """
     return Recipe(
         task="classification",
@@ -166,14 +180,14 @@ def finetune() -> ImageRecipe:
 
 
 def finetune_cpu() -> ImageRecipe:
-    """The same on a CPU: ResNet-18 or a lighter trunk of timm's, 24 epochs.
+    """Fine-tune on your own classes on a CPU: ResNet-18 or a lighter timm backbone, 24 epochs.
 
     paceline train classify-finetune-cpu --data DIR --weights resnet18
     paceline train classify-finetune-cpu --data DIR --model.backbone timm/tf_efficientnet_lite0 --weights efficientnet-lite0
 
-    The last layer begins fitted and BatchNorms keep their statistics: with those of a batch, a good trunk begins with a loss above
-    chance on few photos, and what it forgets costs more than they can teach. AdamW, because SGD left the fit or hardly moved.
-    Measured: results/tuning.
+    The last layer is initialized by a linear probe, and the BatchNorm statistics are frozen. With batch statistics, a good backbone
+    starts with a loss above chance on small datasets, and forgets more than it can learn from them. The optimizer is AdamW, because
+    SGD lost the initial fit or hardly changed it. Measured: results/tuning.
     """
     whole = finetune()
     return replace(
@@ -190,13 +204,13 @@ def finetune_cpu() -> ImageRecipe:
 
 
 def demo() -> ImageRecipe:
-    """A small ResNet v1.5 for a laptop's CPU, through the very same code; made for some 2,000 pictures of 8 to 10 classes.
+    """Train a small ResNet v1.5 on a CPU, for datasets of about 2,000 images in 8 to 10 classes.
 
-        paceline train classify-demo                                  # the built-in shapes, to its target
+        paceline train classify-demo                                  # the built-in shapes, to the target
         paceline train classify-demo --data photos                    # your class folders, to the end
 
-    Ten layers at 128 px, evaluated at 160 px (a multiple of the network's stride of 32; objects look larger in random
-    crops than in the whole picture, Touvron et al. 2019). Measured: results/classify-demo.
+    The network has ten layers at 128 px and is evaluated at 160 px (a multiple of its stride of 32; objects look larger in random
+    crops than in the whole image, Touvron et al. 2019). Measured: results/classify-demo.
     """
     return Recipe(
         task="classification",

@@ -1,11 +1,11 @@
-"""SSD300 with a ResNet-34 trunk on COCO 2017 (117,266 training images with objects, 5,000 validation images).
+"""Recipes of SSD300 with a ResNet-34 backbone on COCO 2017 (117,266 training images with objects, 5,000 validation images).
 
     paceline prepare coco /data/coco
     paceline train ssd --data /data/coco --weights resnet34-mlperf --output-dir runs/ssd
     torchrun --nproc-per-node 8 -m paceline train ssd-mlperf-1024 --data /data/coco --weights resnet34-mlperf --system v100x8
 
-All published settings reach box AP 0.23 from an ImageNet trunk. Published epochs and times are others' measurements; ours
-stand in results/ only.
+All published settings reach box AP 0.23 from an ImageNet backbone. Published epochs and times are measurements of their publishers;
+those of paceline are only in results/.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ GAUDI_INPUT = BoxInput(
 
 
 def mlperf(global_batch_size: int = 32, *, warmup: float = 0.0, bn_batch_size: int = 32) -> SSDRecipe:
-    """The MLPerf reference on one device: lr 2.5e-3 at 32 images, decay 5e-4 on everything, lr / 10 at epochs 40 and 50.
+    """Train the MLPerf reference on one device: lr 2.5e-3 at 32 images, weight decay 5e-4, lr / 10 at epochs 40 and 50.
 
     warmup   epochs; steps are int(warmup * 117,266 / batch), counted from 0
-    `epochs` is the reference script's; the run stops at the target. Evaluated every 5 epochs. Its loader keeps the last, shorter
-    batch of an epoch, so that has 3,665 steps; ours fills the batch from the next epoch.
+    The weight decay applies to all parameters. `epochs` is that of the reference script; the run stops at the target. It is evaluated
+    every 5 epochs. The reference keeps the last, shorter batch of an epoch, so an epoch has 3,665 steps; paceline fills this batch
+    with images of the next epoch.
     """
     return Recipe(
         task="ssd",
@@ -159,50 +160,56 @@ def nvidia_pytorch(global_batch_size: int, *, lr: float, warmup: int, decay: flo
 
 
 def mlperf_448() -> SSDRecipe:
-    """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline plan ssd-mlperf-448 --system v100x8`"""
+    """Train on 8 devices with 56 images each (config DGX1_01x08x56): lr 0.04. `paceline plan ssd-mlperf-448 --system v100x8`"""
     return mxnet(448, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_batch_size=56)
 
 
 def mlperf_512() -> SSDRecipe:
-    """4 x 128 (Dell C4140). Published: 50 epochs, 43.87 min on 4 V100."""
+    """Train on 4 devices with 128 images each (Dell C4140). Published: 50 epochs, 43.87 min on 4 V100."""
     return mxnet(512, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_batch_size=128)
 
 
 def mlperf_896() -> SSDRecipe:
-    """16 x 56 (Dell 4xC4140, DGX-2). Published: 50 epochs, 12.44 min on 16 V100."""
+    """Train on 16 devices with 56 images each (Dell 4xC4140, DGX-2). Published: 50 epochs, 12.44 min on 16 V100."""
     return mxnet(896, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_batch_size=56)
 
 
 def mlperf_912() -> SSDRecipe:
-    """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline plan ssd-mlperf-912 --system a100x8`"""
+    """Train on 8 devices with 114 images each (config DGXA100_1x8x114): lr 0.09. `paceline plan ssd-mlperf-912 --system a100x8`"""
     return mxnet(912, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_batch_size=114)
 
 
 def mlperf_1024() -> SSDRecipe:
-    """8 x 128 (Dell 2xC4140). Published: 50 epochs, 22.67 min on 8 V100."""
+    """Train on 8 devices with 128 images each (Dell 2xC4140). Published: 50 epochs, 22.67 min on 8 V100."""
     return mxnet(1024, lr=5.84e-3, warmup=5.25, decay=1.6e-4, bn_batch_size=128)
 
 
 def mlperf_1024_dss8440() -> SSDRecipe:
-    """8 x 128 (Dell DSS8440), five warm-up epochs. Published: 50 epochs, 25.37 min on 8 V100S."""
+    """Train on 8 devices with 128 images each (Dell DSS8440), with five warm-up epochs.
+
+    Published: 50 epochs, 25.37 min on 8 V100S.
+    """
     return mxnet(1024, lr=5.84e-3, warmup=5, decay=1.6e-4, bn_batch_size=128)
 
 
 def mlperf_1536() -> SSDRecipe:
-    """64 x 24 (eight DGX A100). Published: 60 epochs, 2.25 min on 64 A100."""
+    """Train on 64 devices with 24 images each (eight DGX A100). Published: 60 epochs, 2.25 min on 64 A100."""
     return mxnet(1536, lr=2.9e-3, warmup=11, decay=1.7e-4, bn_batch_size=24)
 
 
 def mlperf_2048() -> SSDRecipe:
-    """512 x 4, statistics over four GPUs (64 DGX A100). Published: 65 epochs, 0.89 min on 512 A100."""
+    """Train on 512 devices with 4 images each (64 DGX A100), with BatchNorm statistics over four GPUs.
+
+    Published: 65 epochs, 0.89 min on 512 A100.
+    """
     return mxnet(2048, lr=4.57e-3, warmup=26, decay=4e-5, bn_batch_size=16, boundaries=(60, 75))
 
 
 def gaudi(global_batch_size: int = 128, *, per_card: int = 128, epochs: float = 64, shift: float = 0.0) -> SSDRecipe:
-    """Habana's release 1.5.0: lr 3e-3 per 32 images, five warm-up epochs, lr / 10 at 40 and 50, 64 epochs of 128 images.
+    """Train Habana's release 1.5.0: lr 3e-3 per 32 images, five warm-up epochs, lr / 10 at 40 and 50, 64 epochs, batch 128.
 
-    per_card  images of one card, which share BatchNorm statistics
-    shift     its --k: the rate falls at 1 + shift / 10 times these epochs
+    per_card  images per card, which share BatchNorm statistics
+    shift     its --k: the learning rate decays at 1 + shift / 10 times these epochs
     """
     later = 1 + shift / 10
     return Recipe(
@@ -224,14 +231,15 @@ def gaudi(global_batch_size: int = 128, *, per_card: int = 128, epochs: float = 
 
 
 def gaudi_1024() -> SSDRecipe:
-    """Habana's release 1.5.0 on eight cards of 128 images: 115 steps an epoch."""
+    """Train Habana's release 1.5.0 on eight cards with 128 images each: 115 steps per epoch."""
     return gaudi(1024)
 
 
 def gaudi_cosine(global_batch_size: int = 128, *, per_card: int = 128, shift: float = 0.0) -> SSDRecipe:
-    """Habana's release 1.7 and later: the peak 1.01 times as high and held to epoch 15, cosine to 0.01 at epoch 55.
+    """Train Habana's release 1.7 and later: 1.01 times the peak lr, held until epoch 15, cosine to 0.01 at epoch 55.
 
-    Seven warm-up epochs, BatchNorm not decayed, stem and first convolution frozen. per_card and shift as above.
+    There are seven warm-up epochs, no weight decay for BatchNorm, and a frozen stem and first convolution. per_card and shift are as
+    in `gaudi`.
     """
     old = gaudi(global_batch_size, per_card=per_card)
     later = 1 + shift / 10
@@ -277,9 +285,9 @@ def tpu(
 
 
 def finetune() -> SSDRecipe:
-    """Your own objects, from SSD or trunk weights: `paceline train ssd-finetune --data DIR --weights resnet34`.
+    """Fine-tune on your own boxes, from weights of an SSD or a backbone: `paceline train ssd-finetune --data DIR --weights resnet34`.
 
-    30 epochs of cosine with an average of the weights; heads of other classes start anew.
+    The recipe trains for 30 epochs with a cosine schedule and a weight average. Heads for other classes are initialized again.
     """
     return Recipe(
         task="ssd",
@@ -298,9 +306,9 @@ def finetune() -> SSDRecipe:
 
 
 def finetune_cpu() -> SSDRecipe:
-    """The same on a CPU: a lighter trunk, used whole below a pyramid, at 416 px; crops as in `ssd-demo`.
+    """Fine-tune on your own boxes on a CPU: a lighter backbone with an FPN, at 416 px; crops as in `ssd-demo`.
 
-    The trunk's first three stages, which cost most of the time and learn least, stay as they are.
+    The first three stages of the backbone are frozen, because they take most of the time and learn least.
 
     paceline train ssd-finetune-cpu --data DIR --weights resnet18
     paceline train ssd-finetune-cpu --data DIR --model.backbone timm/tf_efficientnet_lite0 --weights efficientnet-lite0
@@ -331,13 +339,13 @@ def finetune_cpu() -> SSDRecipe:
 
 
 def demo() -> SSDRecipe:
-    """A small SSD for a laptop's CPU, from scratch, through the very same code.
+    """Train a small SSD from scratch on a CPU.
 
-        paceline train ssd-demo                        # the built-in shapes, to its target
+        paceline train ssd-demo                        # the built-in shapes, to the target
         paceline train ssd-demo --data DIR             # your boxes, to the end
 
-    Ten layers of the trunk at 192 px; BatchNorm in the extra layers too, and default boxes positive from an IoU of 0.35 on:
-    with 0.5 it learned half as fast. Crops keep at least 0.6 of each side, because pictures are few and objects small.
+    The backbone has ten layers at 192 px. The extra layers have BatchNorm, and default boxes are positive from an IoU of 0.35: with
+    0.5, it learned half as fast. Crops keep at least 0.6 of each side, because there are few images and objects are small.
     Measured: results/ssd-demo.
     """
     return Recipe(

@@ -258,12 +258,12 @@ def make_messages(ddp_bucket_mib: float, networks: Mapping[str, Sequence[int]]) 
     largest = max(networks.values(), key=sum)
     results = [
         CommMessage("barrier", "barrier", ()),
-        CommMessage("broadcast", "one number", (1,), "int64"),
-        CommMessage("broadcast", "largest network's weights", (sum(largest),)),
-        CommMessage("all-reduce", "one number", (1,), "int64"),
-        CommMessage("all-reduce", "two numbers", (2,), "int64"),
-        CommMessage("all-reduce", "1,024 numbers", (1024,)),
-        CommMessage("all-reduce", "30,000 numbers", (30_000,)),
+        CommMessage("broadcast", "one value", (1,), "int64"),
+        CommMessage("broadcast", "weights of the largest network", (sum(largest),)),
+        CommMessage("all-reduce", "one value", (1,), "int64"),
+        CommMessage("all-reduce", "two values", (2,), "int64"),
+        CommMessage("all-reduce", "1,024 values", (1024,)),
+        CommMessage("all-reduce", "30,000 values", (30_000,)),
         CommMessage("all-reduce", "1 MiB", (MIB // 4,)),
     ]
     for name, sizes in networks.items():

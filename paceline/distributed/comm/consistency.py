@@ -53,7 +53,7 @@ def assert_equal_on_ranks(messages: Messages, world: int, facts: Facts, name: st
     try:
         text = messages.wait(f"{name} text", until=time.monotonic() + ANSWER_SECONDS)
     except TimeoutError:
-        text = f"the ranks do not agree: rank {other} differs from rank 0, and did not say in what."
+        text = f"rank {other} has other settings than rank 0 and did not report which."
     raise RankMismatchError(text)
 
 
@@ -70,13 +70,15 @@ def format_difference(first: Facts, other: Facts, first_ranks: str, other_ranks:
     names = [*first, *(name for name in other if name not in first)]
     differ = [name for name in names if name not in first or name not in other or _text(first[name]) != _text(other[name])]
     values = [_shown(facts[differ[0]]) if differ[0] in facts else ABSENT for facts in (first, other)]
-    lines = [f"the ranks do not agree: {differ[0]} is {values[0]} on {first_ranks} and {values[1]} on {other_ranks}."]
+    lines = [
+        f"the ranks have different settings: {differ[0]} is {values[0]} on {first_ranks} and {values[1]} on {other_ranks}."
+    ]
     if len(differ) > 1:
         left_out = f" and {len(differ) - 1 - MAX_FIELDS} more" if len(differ) - 1 > MAX_FIELDS else ""
-        lines.append(f"Different as well: {', '.join(differ[1 : 1 + MAX_FIELDS])}{left_out}.")
+        lines.append(f"Other differences: {', '.join(differ[1 : 1 + MAX_FIELDS])}{left_out}.")
     if further:
-        lines.append(f"Different in some other way: {further}.")
-    lines.append("Start every rank with the same command, on the same data and weights, with the same version of paceline.")
+        lines.append(f"Further ranks that differ: {further}.")
+    lines.append("Start all ranks with the same command, data, weights, and version of paceline.")
     return "\n".join(lines)
 
 

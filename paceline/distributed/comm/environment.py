@@ -31,12 +31,12 @@ class EnvVariable:
 FABRICS = {
     "": (),
     "tcp": (
-        EnvVariable("NCCL_NET", "Socket", "fabric tcp: NCCL uses plain sockets, not a plugin that happens to be installed"),
-        EnvVariable("NCCL_IB_DISABLE", "1", "fabric tcp: NCCL leaves InfiniBand and RoCE adapters alone"),
+        EnvVariable("NCCL_NET", "Socket", "fabric tcp: NCCL uses plain sockets instead of an installed plugin"),
+        EnvVariable("NCCL_IB_DISABLE", "1", "fabric tcp: NCCL does not use InfiniBand or RoCE adapters"),
     ),
     "roce": (EnvVariable("NCCL_IB_DISABLE", "0", "fabric roce: NCCL uses the RoCE adapters"),),
     "ib": (EnvVariable("NCCL_IB_DISABLE", "0", "fabric ib: NCCL uses the InfiniBand adapters"),),
-    "efa": (EnvVariable("FI_PROVIDER", "efa", "fabric efa: libfabric, through which NCCL talks on AWS, uses EFA"),),
+    "efa": (EnvVariable("FI_PROVIDER", "efa", "fabric efa: libfabric, which NCCL uses on AWS, selects EFA"),),
 }  # fmt: skip
 
 
@@ -53,12 +53,10 @@ def recommended_variables(
         for variable in FABRICS[system.fabric]:
             result.setdefault(variable.name, variable)
     if system.cuda_graph == "on":
-        why = (
-            "NCCL's own watch over errors asks for what a captured exchange has no answer to (torch's notes on CUDA graphs)"
-        )
+        why = "NCCL's error watchdog is not supported while a collective is captured (see PyTorch's notes on CUDA graphs)"
         result.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", EnvVariable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", why))
     if system.interface and (named or nodes > 1):
-        why = "the network interface between nodes (--system.interface)"
+        why = "network interface between nodes (--system.interface)"
         alone = sum(name.startswith(system.interface) for name in there) <= 1
         exact = system.interface if alone else f"={system.interface}"
         library = "HCCL" if system.device == "hpu" else "NCCL"
@@ -75,8 +73,8 @@ def check_interface(name: str, there: Mapping[str, str]) -> None:
     if name and name not in there:
         described = ", ".join(f"{one} {address}".rstrip() for one, address in there.items()) or "none"
         raise RecipeError(
-            f"--system.interface {name}: {platform.node()} has no such network interface; it has {described}. Name one "
-            "of these, or leave the flag empty."
+            f"--system.interface {name}: interface not found on {platform.node()}. Available: {described}. Choose one of them, "
+            "or leave the flag empty."
         )
 
 
@@ -98,7 +96,7 @@ def apply_environment(
             environ[variable.name] = variable.value
             ours.append(variable.name)
         elif before != variable.value:
-            notes.append(f"{variable.name}={before} was set already and stays; the system asks for {variable.value}")
+            notes.append(f"{variable.name}={before} is already set and stays unchanged; the system sets {variable.value}")
     try:
         yield notes
     finally:

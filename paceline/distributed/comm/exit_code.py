@@ -35,7 +35,7 @@ def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
     try:
         atomic_write(Path(named), f"{code}\n")
     except OSError as problem:  # the run's end stands in its events all the same
-        print(f"paceline: {named}: cannot be written ({problem.strerror})")
+        print(f"paceline: {named}: the exit code could not be written ({problem.strerror})")
 
 
 def read_exit_code(path: Path) -> int | None:

@@ -142,7 +142,7 @@ class PeerWatch:
             except RuntimeError as error:  # torch's DistError
                 if self._stop.is_set():
                     return
-                text = f"its store at {self._address} is gone ({escape_line(str(error).splitlines()[0])})"
+                text = f"lost the connection to its store at {self._address} ({escape_line(str(error).splitlines()[0])})"
                 self._leave(0, text, FAILED, store_lost=True)
             self._looks_without_answer = 0
 
@@ -154,7 +154,7 @@ class PeerWatch:
             self._seen[peer] = (beat, 0) if beat is not None and _is_newer(beat, last) else (last, looks + (last != BYE))
         lost = [peer for peer, (_, looks) in self._seen.items() if looks >= limit]
         if lost:
-            text = f"no sign of life for {limit * self._poll:g} s ({format_ranks(lost)} lost: killed, or its host is gone)"
+            text = f"no heartbeat for {limit * self._poll:g} s ({format_ranks(lost)} lost: killed, or the host is down)"
             self._publish(lost[0], text, FAILED)
             self._leave(lost[0], text, FAILED)
 
@@ -163,13 +163,13 @@ class PeerWatch:
             self._looks_without_answer += 1
             # One more than the talker's own limit, whose message has more facts.
             if self._looks_without_answer > self._stale_looks + 2:
-                self._leave(0, f"its store at {self._address} does not answer", FAILED, store_lost=True)
+                self._leave(0, f"its store at {self._address} does not respond", FAILED, store_lost=True)
 
     def _publish(self, rank: int, text: str, code: int) -> None:
         try:
             self._messages.claim("failed", json.dumps({"rank": rank, "text": text, "code": code}))
         except RuntimeError as error:
-            print(f"rank {self._rank} could not tell the others: {error}", file=sys.stderr, flush=True)
+            print(f"rank {self._rank} failed to notify the other ranks: {error}", file=sys.stderr, flush=True)
 
     def _wait_for_readers(self, failed: int) -> None:
         """The store ends with this process: let all but the `failed` rank read why."""
@@ -192,7 +192,7 @@ class PeerWatch:
             threading.Event().wait()  # the other thread is ending this process
         reason = f"rank {rank} (of {self._world}) failed: {text}"
         # Every rank prints why it ends, as nobody knows which of a host's ranks are left to print it.
-        print(f"rank {self._rank}: ending, because {reason}", file=sys.stderr, flush=True)
+        print(f"rank {self._rank}: exiting, because {reason}", file=sys.stderr, flush=True)
         for callback in self.before_exit:
             helper = Thread(target=callback, args=(reason,), daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread to be had: it is only an event that nobody writes

@@ -48,9 +48,9 @@ def explain_unreachable(launch: Launch) -> Iterator[None]:
         reason = escape_line(str(problem).partition("\n")[0].rsplit(" vs -1. ", 1)[-1])
         used = os.environ.get("GLOO_SOCKET_IFNAME")
         raise RankError(
-            f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} met the others at {launch.address}, and does not "
-            f"reach them over {f'network interface {used}' if used else 'the interface that its host name stands for'} ({reason}).\n"
-            f"Interfaces here: {describe_interfaces()}. Name the one that leads to the other hosts:  --system.interface"
+            f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} reached the store at {launch.address}, but not the "
+            f"other ranks over {f'network interface {used}' if used else 'the interface of its host name'} ({reason}).\n"
+            f"Interfaces: {describe_interfaces()}. Set the one that reaches the other hosts:  --system.interface NAME"
         ) from None
 
 

@@ -113,17 +113,17 @@ def _innermost(environ: Mapping[str, str], result: Mapping[str, tuple[int, int]]
         if not same and LAUNCHERS[outer].read(environ).local_world > 1:
             raise PacelineError(
                 _contradiction(result, inner, outer)
-                + f"\nStart one launcher alone, or {inner} from one {outer} task per host."
+                + f"\nUse only one launcher, or start {inner} from one {outer} task per host."
             )
     return inner
 
 
 def _contradiction(result: Mapping[str, tuple[int, int]], inner: str, outer: str) -> str:
     both = [
-        f"{' and '.join(LAUNCHERS[kind].names)} say rank {result[kind][0]} of {result[kind][1]} ({kind})"
+        f"{' and '.join(LAUNCHERS[kind].names)} have rank {result[kind][0]} of {result[kind][1]} ({kind})"
         for kind in (inner, outer)
     ]
-    return f"two launchers contradict each other: {both[0]}, {both[1]}."
+    return f"the variables of two launchers are inconsistent: {both[0]}, {both[1]}."
 
 
 def _torchrun(environ: Mapping[str, str]) -> Launch:
@@ -153,7 +153,7 @@ def _slurm(environ: Mapping[str, str]) -> Launch:
         tasks = tasks * _count_hosts(world, tasks[0])
     if not 0 <= node < len(tasks) or (sum(tasks) != world and tasks_name == "SLURM_STEP_TASKS_PER_NODE"):
         raise PacelineError(
-            f"Slurm's variables contradict each other: {tasks_name}={environ[tasks_name]}, "
+            f"Slurm's variables are inconsistent: {tasks_name}={environ[tasks_name]}, "
             f"{world_name}={world}, SLURM_NODEID={node}."
         )
     job = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
@@ -174,8 +174,8 @@ def _openmpi(environ: Mapping[str, str]) -> Launch:
     address = environ.get("MASTER_ADDR") or result
     if not address:
         raise PacelineError(
-            "mpirun started ranks on several hosts, and its variables do not say where rank 0 is.\n"
-            "Say it:  mpirun -x MASTER_ADDR=<host of rank 0> ..."
+            "mpirun started ranks on more than one host, and its variables do not contain the address of rank 0.\n"
+            "Set it:  mpirun -x MASTER_ADDR=<host of rank 0> ..."
         )
     return _by_blocks(environ, "openmpi", (rank, world, local_rank, local_world), address, job)
 
@@ -199,10 +199,10 @@ def _pmi(environ: Mapping[str, str]) -> Launch:
     names = ("PMI_JOBID", "PALS_APID", "PBS_JOBID", "LSB_JOBID", "SLURM_JOB_ID", "MASTER_PORT")
     job_name = next((name for name in names if environ.get(name)), None)
     if job_name is None:
-        raise PacelineError("mpiexec (PMI) names no job and no port. Give one:  mpiexec -genv MASTER_PORT 29511 ...")
+        raise PacelineError("mpiexec (PMI) sets no job name and no port. Set a port:  mpiexec -genv MASTER_PORT 29511 ...")
     address = environ.get("MASTER_ADDR") or (THIS_HOST if local_world == world else "")
     if not address:
-        raise PacelineError("PMI does not say where rank 0 is. Say it:  mpiexec -genv MASTER_ADDR <host of rank 0> ...")
+        raise PacelineError("PMI sets no address of rank 0. Set it:  mpiexec -genv MASTER_ADDR <host of rank 0> ...")
     job = f"pmi-{environ[job_name]}"
     return _by_blocks(environ, "pmi", (rank, world, local_rank, local_world), address, job)
 
@@ -217,14 +217,14 @@ def _by_blocks(environ: Mapping[str, str], kind: str, ranks: tuple[int, int, int
 def _check(launch: Launch) -> None:
     if not 0 <= launch.rank < launch.world:
         names = " and ".join(LAUNCHERS[launch.kind].names)
-        raise PacelineError(f"{names}: rank {launch.rank} of {launch.world} is impossible ({launch.kind}).")
+        raise PacelineError(f"{names}: rank {launch.rank} of {launch.world} is not valid ({launch.kind}).")
     if not (0 <= launch.local_rank < launch.local_world <= launch.world and 0 <= launch.node < launch.nodes):
         raise PacelineError(
-            f"{launch.kind}'s variables are impossible: local rank {launch.local_rank} of {launch.local_world}, "
+            f"the variables of {launch.kind} are not valid: local rank {launch.local_rank} of {launch.local_world}, "
             f"host {launch.node} of {launch.nodes}, world {launch.world}."
         )
     if not 0 < launch.port < 65536:
-        raise PacelineError(f"MASTER_PORT={launch.port} is no port number (1..65535).")
+        raise PacelineError(f"MASTER_PORT={launch.port}: must be a port number from 1 to 65535.")
 
 
 def _require(environ: Mapping[str, str], kind: str, names: tuple[str, ...]) -> None:
@@ -232,8 +232,8 @@ def _require(environ: Mapping[str, str], kind: str, names: tuple[str, ...]) -> N
     if missing:
         there = [name for name in names if environ.get(name)]
         raise PacelineError(
-            f"{', '.join(missing)} missing although {', '.join(there) or kind} is set: {kind} sets all of them.\n"
-            "Start through torchrun, srun or mpirun, or unset what is left over from another launch."
+            f"{', '.join(missing)} not set, but {', '.join(there) or kind} is. {kind} sets all of them.\n"
+            "Start the ranks with torchrun, srun, or mpirun, or unset variables that remain from another launch."
         )
 
 
@@ -242,14 +242,14 @@ def _first(environ: Mapping[str, str], kind: str, *names: str) -> str:
     for name in names:
         if environ.get(name):
             return name
-    raise PacelineError(f"none of {', '.join(names)} is set ({kind}), although {LAUNCHERS[kind].names[0]} is.")
+    raise PacelineError(f"{', '.join(names)}: one of them is required ({kind}), because {LAUNCHERS[kind].names[0]} is set.")
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int:
     try:
         return int(environ[name])
     except ValueError:
-        raise PacelineError(f"{name}={environ[name]!r} is not a whole number.") from None
+        raise PacelineError(f"{name}={environ[name]!r}: must be an integer.") from None
 
 
 def _port(environ: Mapping[str, str], job: str) -> int:
@@ -275,7 +275,7 @@ def parse_tasks_per_host(name: str, text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if match is None or int(match[1]) < 1:
-            raise PacelineError(f"{name}={text!r} cannot be read; expected something like 8(x2),4.")
+            raise PacelineError(f"{name}={text!r}: must have the form 8(x2),4.")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
@@ -284,7 +284,7 @@ def parse_first_host(nodelist: str) -> str:
     """Slurm's 'rack[2-3]n[01-16,20],login' -> 'rack2n01'."""
     head = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodelist)
     if head is None:
-        raise PacelineError(f"SLURM_STEP_NODELIST={nodelist!r} names no host.")
+        raise PacelineError(f"SLURM_STEP_NODELIST={nodelist!r}: no host name found.")
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", head[0])
 
 
@@ -334,4 +334,4 @@ def explain_pty_shell(environ: Mapping[str, str], world: int) -> str:
     tasks = environ.get("SLURM_NTASKS", "")
     if world > 1 or not environ.get("SLURM_PTY_PORT") or tasks in ("", "1"):
         return ""
-    return f"one process, as this is a shell of srun --pty. To start {tasks} ranks:  srun --overlap --ntasks {tasks} paceline ..."
+    return f"one process, because this is a shell of srun --pty. To start {tasks} ranks:  srun --overlap --ntasks {tasks} paceline ..."

@@ -121,8 +121,8 @@ class Messages:
         self._warned.add(kind)
         if self.claim(f"{SAID}/{kind}", str(self.rank)) == str(self.rank):
             print(
-                f"rank {self.rank}: ignored a message in the store that this run did not sign (key {name!r}; who left it "
-                "cannot be told). The store's port should be out of reach for others.",
+                f"rank {self.rank}: warning: ignoring a message in the store without this run's signature (key {name!r}, unknown "
+                "sender). Block access to the port of the store from other hosts.",
                 file=sys.stderr,
                 flush=True,
             )
@@ -156,8 +156,8 @@ def _mac(key: bytes, name: str, text: bytes) -> str:
 SHORTEST = 16
 LONGEST = 4096
 HOW_TO_SET = (
-    f"Give every rank the same one: export {SECRET_VARIABLE}=$(openssl rand -hex 32) before srun or torchrun, "
-    f"mpirun -x {SECRET_VARIABLE}"
+    f"Set the same secret on every rank: export {SECRET_VARIABLE}=$(openssl rand -hex 32) before srun or torchrun, "
+    f"or mpirun -x {SECRET_VARIABLE}"
 )
 GREETING = "greeting"
 
@@ -196,7 +196,7 @@ def read_secret(environ: Mapping[str, str]) -> bytes | None:
     if not text:
         return None
     if not SHORTEST <= len(text) <= LONGEST:
-        raise RankError(f"{SECRET_VARIABLE} has {len(text)} characters: {SHORTEST} to {LONGEST} random ones. {HOW_TO_SET}.")
+        raise RankError(f"{SECRET_VARIABLE}: must have {SHORTEST} to {LONGEST} characters, got {len(text)}. {HOW_TO_SET}.")
     return text.encode()
 
 
@@ -221,7 +221,7 @@ def offer_token(launch: Launch, folder: Path | None, environ: Mapping[str, str])
     except OSError as problem:
         where = folder if launch.nodes > 1 else tempfile.gettempdir()
         raise RankError(
-            f"rank 0 (of {launch.world}) cannot leave the secret for the other ranks in {where} ({problem.strerror}).\n"
+            f"rank 0 (of {launch.world}) failed to write the secret for the other ranks to {where} ({problem.strerror}).\n"
             f"{HOW_TO_SET}."
         ) from None
     try:
@@ -240,7 +240,7 @@ def _place(launch: Launch, folder: Path | None) -> tuple[Path, Path | None]:
         return made / "secret", made
     if folder is None:
         raise RankError(
-            f"rank 0 (of {launch.world}) and the other hosts share no folder to leave a secret in.\n{HOW_TO_SET}."
+            f"rank 0 (of {launch.world}) requires a folder that all hosts share, to pass the secret to them.\n{HOW_TO_SET}."
         )
     # The same name at the next start of the same job: what a killed start left is replaced.
     name = sha256(f"{launch.job} {launch.address}:{launch.port}")[:16]
@@ -256,18 +256,18 @@ def verify_handshake(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
     """
     greeting = _parsed(raw)
     if greeting is None or greeting.job != job:
-        raise ForeignPeer("another job's greeting")
+        raise ForeignPeer("the handshake of another job")
     secret = read_secret(environ)
     if bool(greeting.path) == (secret is not None):
         here, there = (
-            (f"has {SECRET_VARIABLE}", "has none") if secret is not None else (f"has no {SECRET_VARIABLE}", "has one")
+            (f"has {SECRET_VARIABLE}", "does not") if secret is not None else (f"has no {SECRET_VARIABLE}", "has one")
         )
-        raise SecretMismatch(f"this rank {here}, rank 0 {there}")
+        raise SecretMismatch(f"this rank {here}, and rank 0 {there}")
     secret = secret or _read(greeting.path)
     if verify_message(secret, GREETING, raw) is None:
         if greeting.path:
-            raise ForeignPeer("its greeting is signed with another secret than the one in its file")
-        raise SecretMismatch(f"its greeting is signed with another {SECRET_VARIABLE} than this rank's")
+            raise ForeignPeer("its handshake is not signed with the secret in its file")
+        raise SecretMismatch(f"its handshake is signed with another {SECRET_VARIABLE} than this rank has")
     return greeting.key(secret)
 
 
@@ -288,14 +288,14 @@ def _read(path: str) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != get_user_id() or facts.st_mode & 0o077:
-                raise ForeignPeer(f"{path!r}, which holds rank 0's secret, is not a private file of this rank's user")
+                raise ForeignPeer(f"{path!r}, the secret of rank 0, is not a private file of this rank's user")
             secret = file.read(LONGEST)
     except (OSError, ValueError) as problem:  # ValueError: a NUL in a forged name
         reason = getattr(problem, "strerror", None) or problem
         raise ForeignPeer(
-            f"rank 0 left its secret in {path!r}, which this rank cannot read ({reason}): all ranks must see that "
-            f"folder, or have the same {SECRET_VARIABLE}"
+            f"rank 0 wrote its secret to {path!r}, which this rank failed to read ({reason}). All ranks must share that "
+            f"folder, or set the same {SECRET_VARIABLE}"
         ) from None
     if not re.fullmatch(rb"[0-9a-f]{64}", secret):
-        raise ForeignPeer(f"{path!r} holds no secret of rank 0's")
+        raise ForeignPeer(f"{path!r} does not contain a secret of rank 0")
     return secret

@@ -54,7 +54,7 @@ REQUEST_SECONDS = 300
 READ_SECONDS = 5.0
 
 
-PTY = " SLURM_PTY_PORT is set: in a shell of `srun --pty`, start the ranks with `srun --overlap`."
+PTY = " SLURM_PTY_PORT is set. In a shell of `srun --pty`, start the ranks with `srun --overlap`."
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def rendezvous(launch: Launch, *, timeout_seconds: float, secret_folder: Path | 
     except (OSError, dist.DistError) as problem:
         raise RankError(
             f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()}: the store at {launch.address}:{launch.port} "
-            f"broke off before all ranks had met ({_first_line(problem)})."
+            f"closed the connection before all ranks had connected ({_first_line(problem)})."
         ) from None
     return Rendezvous(messages, f"{launch.address}:{launch.port}", launch.port, _host_of_store(launch), hosts)
 
@@ -126,8 +126,8 @@ def _serve(launch: Launch) -> dist.TCPStore:
     # mpirun names its own host, which need not be rank 0's; the others would wait there in vain.
     if launch.kind == "openmpi" and launch.nodes > 1 and not is_address_of_this_host(launch.address):
         raise RankError(
-            f"rank 0 runs on {socket.gethostname()}, but the others would look for it at {launch.address}.\n"
-            f"Name its address:  mpirun -x MASTER_ADDR=... ...   Interfaces here: {describe_interfaces()}"
+            f"rank 0 runs on {socket.gethostname()}, but the other ranks would connect to {launch.address}.\n"
+            f"Set the address of rank 0:  mpirun -x MASTER_ADDR=... ...   Interfaces: {describe_interfaces()}"
         )
     # Each rank holds two connections, and a process may have 1024 by default.
     allow_open_files(CONNECTIONS_PER_RANK * launch.world)
@@ -137,8 +137,8 @@ def _serve(launch: Launch) -> dist.TCPStore:
         )
     except OSError as reason:
         raise RankError(
-            f"rank 0 cannot listen on port {launch.port}: {reason}.\n"
-            "Another program has it. Set MASTER_PORT to a free one, the same for all ranks."
+            f"rank 0 failed to listen on port {launch.port}: {reason}.\n"
+            "Another program uses the port. Set MASTER_PORT to a free port, the same for all ranks."
         ) from None
     return dist.TCPStore(
         THIS_HOST,
@@ -171,14 +171,14 @@ def _connect(launch: Launch, timeout_seconds: float) -> Messages:
     raise RankError(
         f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} did not reach rank 0 "
         f"within {timeout_seconds:g} s: {launch.address}:{launch.port} ({why}).\n"
-        f"Interfaces here: {describe_interfaces()}. Is rank 0 running, and is this address reachable from here?"
+        f"Interfaces: {describe_interfaces()}. Check that rank 0 is running and that this host can reach the address."
     )
 
 
 def _greeted(launch: Launch, deadline: float) -> Messages | ForeignPeer | str:
     """Messages over a connection to our job's store, or why there is none."""
     left = max(0.1, deadline - time.monotonic())
-    why: ForeignPeer | str = "no greeting of this job's rank 0 there"
+    why: ForeignPeer | str = "no handshake from rank 0 of this job"
     try:
         # A bare socket first: TCPStore's own attempts print a warning for each refusal.
         socket.create_connection((_host_of_store(launch), launch.port), timeout=min(5.0, left)).close()
@@ -211,7 +211,7 @@ def _client_within(seconds: float, launch: Launch) -> dist.TCPStore:
     thread.start()
     thread.join(seconds)
     if not made:
-        raise TimeoutError("something listens there that is no store")
+        raise TimeoutError("the service at this address is not a torch store")
     if isinstance(made[0], Exception):
         raise made[0]
     return made[0]
@@ -223,8 +223,8 @@ def _sign_in(messages: Messages, launch: Launch) -> None:
     mine = json.dumps([socket.gethostname(), secrets.token_hex(8)])
     if messages.claim(f"here/{launch.rank}", mine) != mine:
         raise RankError(
-            f"another process already is rank {launch.rank} of job {launch.job} at {launch.address}:{launch.port}.\n"
-            "Two jobs share a port, or one was started twice: set MASTER_PORT to another free port for this one."
+            f"another process is already rank {launch.rank} of job {launch.job} at {launch.address}:{launch.port}.\n"
+            "Two jobs use the same port, or one job was started twice. Set MASTER_PORT to another free port for this job."
         )
 
 
@@ -275,11 +275,11 @@ def _answer_the_roll(messages: Messages, launch: Launch, deadline: float) -> Non
         verdict = messages.wait("roll call", until=deadline, poll_seconds=POLL_SECONDS)
     except TimeoutError:
         raise RankError(
-            f"rank {launch.rank} met rank 0 at {launch.address}:{launch.port}, which never closed the roll call."
+            f"rank {launch.rank} reached rank 0 at {launch.address}:{launch.port}, which did not complete the check-in of all ranks."
         ) from None
     if verdict != "all":
         messages.set(f"read/{launch.rank}", "1")
-        raise RankError(f"rank {launch.rank} was there, but {verdict}")
+        raise RankError(f"rank {launch.rank} had connected, but {verdict}")
 
 
 def _missing(signed: Sequence[str | None], launch: Launch, timeout_seconds: float) -> str:
@@ -287,10 +287,10 @@ def _missing(signed: Sequence[str | None], launch: Launch, timeout_seconds: floa
     present = [rank for rank, text in enumerate(signed) if text is not None]
     hosts = sorted({escape_line(json.loads(text)[0]) for text in signed if text is not None})
     return (
-        f"{format_ranks(missing)} (of {launch.world}) never arrived within {timeout_seconds:g} s; "
-        f"address {launch.address}:{launch.port}; here: {format_ranks(present)} on {', '.join(hosts)}.\n"
+        f"{format_ranks(missing)} (of {launch.world}) did not connect within {timeout_seconds:g} s; "
+        f"address {launch.address}:{launch.port}; connected: {format_ranks(present)} on {', '.join(hosts)}.\n"
         f"Interfaces of rank 0's host {socket.gethostname()}: {describe_interfaces()}. "
-        "Were as many started as the launcher says, and do they reach this address (firewall, interface)?"
+        "Check that the launcher started all ranks, and that they can reach this address (firewall, interface)."
         f"{PTY if 'SLURM_PTY_PORT' in os.environ else ''}"
     )
 

@@ -143,7 +143,7 @@ class DistContext:
         raise ValueError   `size` does not divide the world
         """
         if size < 1 or (self.world % size and not uneven):
-            raise ValueError(f"{self.world} ranks cannot be cut into groups of {size}")
+            raise ValueError(f"{self.world} ranks are not divisible into groups of {size}")
         if size == 1:
             return None
         if size not in self._groups:
@@ -230,8 +230,8 @@ def open_distributed(
         return
     if not BACKENDS[device.type]:
         raise RecipeError(
-            f"{launch.world} ranks on {NAMES[device.type]}: torch has nothing that carries sums between them. Start one rank, "
-            "or use --system cpu."
+            f"{launch.world} ranks on {NAMES[device.type]}: torch has no communication backend for this device. Start one rank, "
+            "or set --system cpu."
         )
     meeting = rendezvous(launch, timeout_seconds=timeout_seconds, secret_folder=secret_folder)
     watch = PeerWatch(

@@ -148,7 +148,7 @@ V100 = TorchPin(
     "2.9.1",
     "0.24.1",
     "containers/constraints-v100.txt",
-    "PyPI's torch has no code for a V100 (sm_70) since 2.11",
+    "PyPI's torch does not support V100 (sm_70) since 2.11",
 )
 
 
@@ -185,4 +185,4 @@ def explain_unsupported(name: str, capability: tuple[int, int], version: str, ar
     if not known or supports_accelerator(capability, known):
         return ""
     other = V100.install if capability == V100.capability else "install a torch built for it"
-    return f"{name} is sm_{capability[0]}{capability[1]}, torch {version} has code for {', '.join(known)}: {other}"
+    return f"{name} is sm_{capability[0]}{capability[1]}, but torch {version} supports {', '.join(known)}. Fix: {other}"

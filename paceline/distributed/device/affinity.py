@@ -68,9 +68,7 @@ def bind_cores(
         yield Affinity(0)
         return
     if not hasattr(os, "sched_setaffinity"):
-        raise RecipeError(
-            f"--system.cpu-bind {system.cpu_bind}: this operating system binds no process to cores; leave it off."
-        )
+        raise RecipeError(f"--system.cpu-bind {system.cpu_bind}: not supported on this operating system. Set it to off.")
     before = get_allowed_cpus()
     masks = _masks_of_node(world, before)
     near = [read_device(address, root).node for address in find_device_addresses(system, world.local_world)]
@@ -105,10 +103,9 @@ def assign_cores(
     for other, mask in enumerate(masks):
         if mask != mine and mask & mine:
             raise RecipeError(
-                f"--system.cpu-bind {system.cpu_bind}: the launcher gave local rank {local_rank} cores "
-                f"{topology.format_cpu_list(mine)} and "
-                f"local rank {other} cores {topology.format_cpu_list(mask)}, which overlap. Let it bind nothing: "
-                "mpirun --bind-to none, srun --cpu-bind=none"
+                f"--system.cpu-bind {system.cpu_bind}: the launcher bound local rank {local_rank} to cores "
+                f"{topology.format_cpu_list(mine)} and local rank {other} to cores {topology.format_cpu_list(mask)}, which overlap. "
+                "Turn off its binding:  mpirun --bind-to none, or srun --cpu-bind=none"
             )
     nodes = [near[rank] for rank in group] if near else []
     location = (explicit.only(mine), group.index(local_rank), len(group), system.cpu_bind, nodes)
@@ -178,8 +175,8 @@ def get_node_name() -> str:
 def _format_binding(system: System, masks: Sequence[set[int]], every: Sequence[Sequence[int]]) -> str:
     ranks = ", ".join(f"rank {rank} on {topology.format_cpu_list(cores)}" for rank, cores in enumerate(every[:2]))
     more = f", and {len(every) - 2} more" if len(every) > 2 else ""
-    launcher = "; within what the launcher gave each" if len({frozenset(mask) for mask in masks}) > 1 else ""
-    return f"cores ({system.cpu_bind}): {ranks}{more}{launcher}"
+    launcher = "; limited to the cores from the launcher" if len({frozenset(mask) for mask in masks}) > 1 else ""
+    return f"CPU binding ({system.cpu_bind}): {ranks}{more}{launcher}"
 
 
 def read_device(address: str, root: Path = topology.SYSFS) -> PciDevice:

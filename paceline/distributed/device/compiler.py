@@ -41,8 +41,8 @@ def explain_recompile_limit(error: BaseException) -> RecipeError | None:
     if type(error).__name__ != LIMIT_PASSED:
         return None
     return RecipeError(
-        f"--system.compile: a network was to be compiled in more than {_dynamo('config').recompile_limit} forms, and would go on "
-        "uncompiled from here. Train without it: --system.compile off. TORCH_LOGS=recompiles says in what the forms differ."
+        f"--system.compile: the network exceeds torch's limit of {_dynamo('config').recompile_limit} compiled variants and would "
+        "continue without compilation. Set --system.compile off. To see the variants, set TORCH_LOGS=recompiles."
     )
 
 

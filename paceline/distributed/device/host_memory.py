@@ -140,19 +140,19 @@ def explain_shortage(error: BaseException, run: RunSpec | None = None) -> Resour
     if kind is None:
         return None
     if kind == "threads":
-        said, fewer = "this process was refused another thread", "" if run is None else " --system.num-workers"
-        advice = f"give it fewer{fewer} (the result is the same), or raise the limits (`ulimit -u`, `ulimit -v`)"
+        said, fewer = "the operating system rejected a new thread", "threads" if run is None else "--system.num-workers"
+        advice = f"Use fewer {fewer} (the results do not change), or raise the limits (`ulimit -u`, `ulimit -v`)"
     else:
-        said, advice = "not enough memory", "use a machine with more, or a smaller --input.image-size or --model"
+        said, advice = "not enough memory", "Use a machine with more memory, or a smaller --input.image-size or --model"
         if run is not None:
-            said += f" beside forwards of {format_count(run.plan.micro_batch_size, 'image')}"
-            # Half of it: whoever gives the command again waits for the answer.
+            said += f" for micro-batches of {format_count(run.plan.micro_batch_size, 'image')}"
+            # Half of it, because a second failure would cost the user another start.
             if (smaller := plan_smaller_forwards(run, run.plan.micro_batch_size // 2)) is not None:
                 images = smaller.micro_batch_size
-                advice = f"go on with --system.micro-batch-size {images} (the result is the same)"
+                advice = f"Resume with --system.micro-batch-size {images} (the results do not change)"
         if get_address_limit() is not None:
-            advice += ", or raise the limit of addresses (`ulimit -v`)"
-    return ResourceError(f"{said}: {advice}. ({type(error).__name__}: {text})")
+            advice += ", or raise the limit of the address space (`ulimit -v`)"
+    return ResourceError(f"{said} ({type(error).__name__}: {text}). {advice}.")
 
 
 @contextmanager
@@ -196,9 +196,9 @@ def check_address_limit(step_bytes: int, threads: int) -> None:
     wanted = libraries + step_bytes + threads * (stack + THREAD_HEAP) + LATER_BYTES
     if wanted > limit:
         raise RecipeError(
-            f"ulimit -v: this process may use {limit / GIB:.1f} GiB of addresses, and training will take about "
-            f"{wanted / GIB:.1f} (libraries alone {libraries / GIB:.1f}). Raise it, "
-            f"ulimit -v {-(-wanted // 2**30) * 2**20} or more, or lift it: ulimit -v unlimited"
+            f"ulimit -v: the address space is limited to {limit / GIB:.1f} GiB, and training needs about "
+            f"{wanted / GIB:.1f} GiB ({libraries / GIB:.1f} GiB for libraries). Raise the limit to at least "
+            f"`ulimit -v {-(-wanted // 2**30) * 2**20}`, or remove it: `ulimit -v unlimited`"
         )
 
 

@@ -53,7 +53,7 @@ def warn_untested_torch(version: str) -> str:
     if len(results) < 2 or oldest <= results <= newest:
         return ""
     known = " to ".join(f"{major}.{minor}" for major, minor in TESTED_TORCH)
-    return f"torch {version}: tested are {known} (docs/tutorials/install.md). Where a result differs, try one of these."
+    return f"note: torch {version} is not tested ({known} are, docs/tutorials/install.md). If results differ, use a tested version."
 
 
 def get_git_commit() -> str:

@@ -32,16 +32,15 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
     ranks, devices, kind = (max(local_world, local_rank + 1), count_devices(system.device), NAMES[system.device])
     if ranks > devices:
         raise RecipeError(
-            f"this system computes on {kind}, but torch sees {devices} {kind} devices here for {ranks} rank{'s'[: ranks > 1]}. "
-            f"{'Start fewer ranks' if devices else 'Use another machine'}, or use --system cpu; `paceline doctor` says what "
-            "torch sees."
+            f"the system uses {kind}, but torch finds {devices} {kind} devices on this machine for {ranks} rank{'s'[: ranks > 1]}. "
+            f"{'Start fewer ranks' if devices else 'Use another machine'}, or set --system cpu. To list the devices:  paceline doctor"
         )
     if system.device == "cuda" and torch.version.cuda:
         capability = torch.cuda.get_device_capability(local_rank)
         if why := explain_unsupported(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
             raise RecipeError(f"{why}.")
     if system.precision == "tf32" and (torch.version.hip or torch.cuda.get_device_capability(local_rank) < (8, 0)):
-        raise RecipeError("--system.precision tf32: this GPU does not compute in TF32. Use fp32 or fp16.")
+        raise RecipeError("--system.precision tf32: not supported by this GPU. Set --system.precision fp32 or fp16.")
     return torch.device(system.device, local_rank)
 
 
@@ -60,9 +59,7 @@ def set_threads(system: System, world: DistContext, reporter: Reporter = SILENT,
     if not system.intra_op_threads:
         compute, most = all_min(world, compute), -all_min(world, -compute)
         if compute != most:
-            reporter.warning(
-                f"{compute} compute threads on every rank, the smallest number that a rank would take (the largest is {most})"
-            )
+            reporter.warning(f"note: {compute} compute threads on every rank, the minimum over all ranks (maximum: {most})")
     torch.set_num_threads(compute)
     return {"intra_op": compute, "loader": system.num_workers or share}
 
@@ -79,22 +76,22 @@ def choose_compute_threads(requested: int, share: int, local_world: int, environ
     wished = int(first) if first.isascii() and first.isdigit() else 0
     if requested:
         other = wished not in (0, requested)
-        return requested, f"OMP_NUM_THREADS={text} gives way to --system.intra-op-threads {requested}" if other else ""
+        return requested, f"note: --system.intra-op-threads {requested} overrides OMP_NUM_THREADS={text}" if other else ""
     if not text:
         return share, ""
     if not 0 < wished <= MAX_THREADS:
         return (
             share,
-            f"OMP_NUM_THREADS={text!r} is no number of threads: {share} compute threads a rank, this rank's share of the cores",
+            f"warning: ignoring OMP_NUM_THREADS={text!r}, which is not a number of threads. Using {share} compute threads per rank.",
         )
     # torchrun sets 1 for its workers wherever nobody set anything, "to avoid overloading": that is nobody's wish.
     if wished == 1 < share and local_world > 1 and "TORCHELASTIC_RUN_ID" in environ:
         return share, (
-            f"OMP_NUM_THREADS=1 is torchrun's own default: {share} compute threads a rank instead, its share of the cores "
-            "(--system.intra-op-threads 1 asks for one)"
+            f"note: ignoring OMP_NUM_THREADS=1, the default of torchrun. Using {share} compute threads per rank, its share of the "
+            "cores. To use one thread, set --system.intra-op-threads 1."
         )
     return wished, "" if wished > 1 or share == 1 else (
-        f"OMP_NUM_THREADS=1 is set in the environment: 1 compute thread per rank, though it has {share} cores. To use them, unset it, "
+        f"note: OMP_NUM_THREADS=1 is set, so each rank uses 1 compute thread of its {share} cores. To use all, unset it, "
         f"or set --system.intra-op-threads {share}"
     )
 

@@ -63,14 +63,14 @@ def detect_gpu() -> System:
     kind, devices = find_accelerators()
     if not devices:
         raise RecipeError(
-            "--system gpu: torch sees no CUDA device here, nor another accelerator. Run `paceline doctor` for the reason, or use "
-            "--system cpu."
+            "--system gpu: torch finds no CUDA device or other accelerator. To see the reason, run `paceline doctor`. "
+            "To train on the CPU, set --system cpu."
         )
     memory = get_memory_bytes(kind)
     if not memory:
         raise RecipeError(
-            f"--system gpu: torch does not say how much memory its {kind} devices have. Name the machine: `paceline list systems`, "
-            "or a system of your own."
+            f"--system gpu: torch does not report the memory of its {kind} devices. Choose a system from `paceline list systems`, "
+            "or write a custom system file."
         )
     return System(
         kind,  # pyright: ignore[reportArgumentType]  # torch has no other types than System knows

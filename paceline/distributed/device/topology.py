@@ -160,8 +160,8 @@ def select_cores(
         return tuple(sorted(cpu for core in topology.cores if core.node == home for cpu in core.cpus))
     if local_world > len(topology.cores):
         raise RecipeError(
-            f"--system.cpu-bind {binding}: {local_world} ranks of a node, and only {len(topology.cores)} cores there that they may "
-            "use. Start fewer ranks, or let them share: --system.cpu-bind node"
+            f"--system.cpu-bind {binding}: {local_world} ranks per node need at least as many cores, and {len(topology.cores)} are "
+            "available. Start fewer ranks, or share the cores with --system.cpu-bind node"
         )
     own = _dealt(topology, local_world, near)[local_rank]
     return tuple(sorted(cpu for core in own for cpu in (core.cpus[:1] if binding == "no-smt" else core.cpus)))

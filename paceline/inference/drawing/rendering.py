@@ -41,7 +41,7 @@ def to_pil(photo: Photo) -> Image.Image:
     if isinstance(photo, Image.Image):
         return to_rgb(photo)
     if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3:
-        raise ValueError(f"a photo is (H, W, 3) uint8, this is {photo.shape} {photo.dtype}")
+        raise ValueError(f"expected an image of shape (H, W, 3) and dtype uint8, got {photo.shape} {photo.dtype}")
     return Image.fromarray(np.ascontiguousarray(photo))
 
 
@@ -66,7 +66,7 @@ def draw_top5(photo: Photo, names: Sequence[str], scores: Sequence[float], *, wi
         filled = round((right - left) * min(max(score, 0.0), 1.0))
         if filled > 0:
             draw.rounded_rectangle((left, top + 4, left + filled, top + 16), min(6, filled // 2), BAR)
-        draw.text((width - margin, top), f"{100 * score:.1f} %", INK, load_font(17), anchor="ra")
+        draw.text((width - margin, top), f"{100 * score:.1f}%", INK, load_font(17), anchor="ra")
     return canvas
 
 
@@ -77,7 +77,7 @@ def draw_mosaic_page(photos: Sequence[Photo], captions: Sequence[str], columns: 
     Raises ValueError where the numbers of photos and captions differ, or columns < 1.
     """
     if len(photos) != len(captions) or columns < 1:
-        raise ValueError(f"{len(photos)} photos, {len(captions)} captions, {columns} columns")
+        raise ValueError(f"{len(photos)} images, {len(captions)} captions, {columns} columns")
     gap, text = 8, 24
     columns = min(columns, max(len(photos), 1))
     rows = math.ceil(len(photos) / columns)
@@ -204,7 +204,7 @@ def _contained(path: Path) -> bytes:
             index, i = _numbers(folder, status.st_mtime_ns).get(os.fsencode(path.relative_to(folder)), (None, 0))
             if index is not None:
                 return index.read(i)
-    raise DataError(f"{path}: no such file, and no such record of a container.")
+    raise DataError(f"{path}: file not found, and not a record of a container.")
 
 
 @lru_cache(maxsize=2)

@@ -37,27 +37,33 @@ class ExportFormat:
 class ExportOptions:
     """Which file is written, and how a graph in it works."""
 
-    format: Annotated[str, Help("form: paceline, onnx, openvino, torch or aoti; empty: by the suffix of --output")] = ""
-    output: Annotated[str, Help("file to write; one of ours that is there is replaced")] = ""
+    format: Annotated[str, Help("paceline, onnx, openvino, torch, or aoti; empty: by the suffix of --output")] = ""
+    output: Annotated[str, Help("output file; a file that paceline wrote is replaced")] = ""
     input_dtype: Annotated[Literal["uint8", "float"], Help("graphs: uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1")] = "uint8"
-    image_size: Annotated[str, Help("Mask R-CNN: one input shape HxW of the graph; empty: those of `predict`")] = ""
-    batch_size: Annotated[int, Help("graphs of objects: photos of one call; those of classes take any number")] = 1
-    score_threshold: Annotated[float | None, Help("graphs of objects: smallest score; None: the recipe's")] = None
-    precision: Annotated[Literal["fp32", "fp16", "int8"], Help("format of the network; int8: onnx only")] = "fp32"
-    verify_images: Annotated[int, Help("photos to compare a graph's answers on before the file stays; 0: none")] = 16
-    verify_dir: Annotated[str, Help("folder of those photos; empty: the run's validation set (int8: training)")] = ""
-    calibration_images: Annotated[int, Help("int8: photos to find the ranges of the network's numbers on")] = 64
+    image_size: Annotated[str, Help("Mask R-CNN: input shape HxW of the graph; empty: the shapes of `predict`")] = ""
+    batch_size: Annotated[int, Help("graphs of detectors: images per call; classifiers accept any number")] = 1
+    score_threshold: Annotated[float | None, Help("graphs of detectors: minimum score; None: from the recipe")] = None
+    precision: Annotated[Literal["fp32", "fp16", "int8"], Help("dtype of the network; int8: onnx only")] = "fp32"
+    verify_images: Annotated[int, Help("number of images on which the predictions of a graph are verified; 0: none")] = 16
+    verify_dir: Annotated[
+        str, Help("folder of these images; empty: the validation set of the run (int8: training set)")
+    ] = ""
+    calibration_images: Annotated[int, Help("int8: number of images to calibrate the value ranges on")] = 64
 
 
 GRAPH = ("input_dtype", "image_size", "batch_size", "score_threshold", "precision", "verify_images", "verify_dir")
 FORMS = {
-    "paceline": ExportFormat(".safetensors", "verification", "one file that every verb here takes where it takes a run"),
+    "paceline": ExportFormat(".safetensors", "verification", "one file that other commands accept instead of a run"),
     "onnx": ExportFormat(
-        ".onnx", "onnx_export", "from photos to answers, for onnxruntime", (*GRAPH, "calibration_images"), ("export",)
+        ".onnx",
+        "onnx_export",
+        "ONNX graph from images to predictions, for onnxruntime",
+        (*GRAPH, "calibration_images"),
+        ("export",),
     ),
-    "openvino": ExportFormat(".xml", "openvino_export", "the same for OpenVINO, and a .bin", GRAPH, ("export", "openvino")),
-    "torch": ExportFormat(".pt2", "torch_export", "the same for torch alone: torch.export", GRAPH),
-    "aoti": ExportFormat(".pt2", "torch_export", "the same, compiled for this kind of CPU: AOTInductor", GRAPH),
+    "openvino": ExportFormat(".xml", "openvino_export", "OpenVINO graph, with a .bin file", GRAPH, ("export", "openvino")),
+    "torch": ExportFormat(".pt2", "torch_export", "torch.export graph, requires only torch", GRAPH),
+    "aoti": ExportFormat(".pt2", "torch_export", "graph compiled by AOTInductor for this type of CPU", GRAPH),
 }
 
 
@@ -71,14 +77,14 @@ def choose_export_format(name: str, out: Path) -> str:
     if not name:
         name = next((known for known, form in FORMS.items() if form.suffix == out.suffix), "")
         if not name:
-            raise PacelineError(f"--output {out}: its suffix is of no form that is written. Known: {suffixes}.")
+            raise PacelineError(f"--output {out}: the suffix must be one of {suffixes}.")
     if name not in FORMS:
-        raise PacelineError(f"--format {name}: no such form. {suggest_name(name, FORMS) or f'Known: {suffixes}.'}")
+        raise PacelineError(f"--format {name}: format not found. {suggest_name(name, FORMS) or f'Choose from {suffixes}.'}")
     if out.suffix != FORMS[name].suffix:
-        raise PacelineError(f"--output {out}: files of --format {name} end in {FORMS[name].suffix}. Name it so.")
+        raise PacelineError(f"--output {out}: the suffix for --format {name} must be {FORMS[name].suffix}.")
     for extra in FORMS[name].extras:
         packages = [re.split("[<=>]", package)[0] for package in EXTRAS[extra]]
         if any(find_spec(package) is None for package in packages):
-            raise PacelineError(f"--format {name}: {', '.join(packages)} are needed. {install_command(extra)}")
+            raise PacelineError(f"--format {name}: requires {', '.join(packages)}. Install:  {install_command(extra)}")
     check_user_file(out)
     return name

@@ -43,11 +43,13 @@ class Graph(nn.Module):
         super().__init__()
         self.task, self.flags, recipe = trained.recipe.task, flags, trained.recipe
         if self.task not in WORKLOADS:
-            raise PacelineError(f"--format {flags.format}: for networks of {', '.join(WORKLOADS)}; this task is your own.")
+            raise PacelineError(f"--format {flags.format}: custom tasks are not supported, only {', '.join(WORKLOADS)}.")
         self.model: Any = trained.model.cpu().to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
         if flags.score_threshold is not None:
             if self.task == "classification" or not 0 <= flags.score_threshold < 1:
-                raise PacelineError(f"--score-threshold {flags.score_threshold:g}: of objects, in [0, 1).")
+                raise PacelineError(
+                    f"--score-threshold {flags.score_threshold:g}: only for detectors, and must be in [0, 1)."
+                )
             detect = replace(recipe.model.detect, score_threshold=flags.score_threshold)
             self.model.settings = replace(recipe.model, detect=detect)
         self.shape: tuple[int, int] | None = _shape(trained, flags.image_size)  # None: any
@@ -56,9 +58,9 @@ class Graph(nn.Module):
         if getattr(recipe.input, "padding_mode", "") == "buckets":
             self.shapes = make_buckets(recipe.input.min_size[-1], recipe.input.max_size, self.multiple)
         if not 1 <= flags.batch_size <= MAX_PHOTOS:
-            raise PacelineError(f"--batch-size {flags.batch_size}: photos of one call, 1 to {MAX_PHOTOS}.")
+            raise PacelineError(f"--batch-size {flags.batch_size}: must be 1 to {MAX_PHOTOS}.")
         if flags.verify_images < 0:
-            raise PacelineError(f"--verify-images {flags.verify_images}: photos to compare answers on, 0 or more.")
+            raise PacelineError(f"--verify-images {flags.verify_images}: must be 0 or more.")
 
     def halve(self) -> None:
         """Compute the network in fp16. Decoding and suppression stay float32, as in training of mixed precision."""
@@ -165,7 +167,7 @@ def _shape(trained: TrainedModel, size: str) -> tuple[int, int] | None:
     if recipe.task != "maskrcnn":
         shape = workload.network.eval_shape(recipe, 1, 1)
         if size:
-            raise PacelineError(f"--image-size {size}: for Mask R-CNN and Faster R-CNN; this takes {shape[0]}x{shape[1]}.")
+            raise PacelineError(f"--image-size {size}: not supported. The input of this model is {shape[0]}x{shape[1]}.")
         return shape
     multiple = recipe.input.size_divisor
     if not size:
@@ -173,5 +175,7 @@ def _shape(trained: TrainedModel, size: str) -> tuple[int, int] | None:
     result = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
     shape = (int(result[1]), int(result[2])) if result else (0, 0)
     if any(side % multiple or not multiple <= side <= MAX_SIDE for side in shape):
-        raise PacelineError(f"--image-size {size}: height x width, multiples of {multiple} to {MAX_SIDE}, as 800x1344.")
+        raise PacelineError(
+            f"--image-size {size}: must be HxW, multiples of {multiple} up to {MAX_SIDE}. Example: 800x1344"
+        )
     return shape

@@ -106,20 +106,20 @@ class CalibrationData:
         written = load(out).graph
         unpacked = {value for node in written.node if node.op_type == "DequantizeLinear" for value in node.output}
         layers = [node.input[1] in unpacked for node in written.node if node.op_type in LAYERS]
-        return f"{sum(layers)} of {len(layers)} layers in int8, by the ranges in {format_count(len(photos), 'photo')}"
+        return f"{sum(layers)} of {len(layers)} layers in int8, calibrated on {format_count(len(photos), 'image')}"
 
     def loss(self, files: Mapping[str, Path]) -> Iterator[str]:
         """What the whole validation set scores by two files, by name, and the difference; a line a metric."""
         if not self.flags.verify_images or self.task is None:
-            yield "its loss was not measured, as --verify-images 0 asks"
+            yield "the accuracy loss was not measured, because of --verify-images 0"
             return
         (one, before), (other, after) = ((name, score_export(file, self.task)) for name, file in files.items())
-        photos = format_count(self.task.data.val_images, "validation photo")
+        photos = format_count(self.task.data.val_images, "validation image")
         for name in METRICS:
             if before.get(name, -1) >= 0:  # COCO's -1: there are no objects
                 was, now = 100 * before[name], 100 * after[name]
                 change = f"{abs(was - now):.2f} {'lost' if was >= now else 'gained'}"
-                yield f"{format_metric_name(name)} of {photos}, in percent: {was:.2f} in {one}, {now:.2f} in {other}: {change}"
+                yield f"{format_metric_name(name)} on {photos}, in percent: {was:.2f} in {one}, {now:.2f} in {other}: {change}"
 
 
 def list_int8_nodes(graph: Any) -> list[str]:
@@ -146,19 +146,19 @@ def _task(trained: TrainedModel) -> Task:
     facts = trained.facts
     try:
         if not (data := relative_data(facts)):
-            raise DataError("no data set is noted")
+            raise DataError("run.json does not record a dataset")
         saved = from_json(RunOptions(), facts.controls, f"{trained.folder}: controls")
         kept = ("max_train_images", "max_val_images", *FOLD)
         controls = RunOptions(data=data, **{name: getattr(saved, name) for name in kept})
         with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
             task = open_task(trained.recipe, controls, world)
         if tuple(task.data.classes) != trained.classes:
-            raise DataError("its data set has other classes now")
+            raise DataError("the dataset has other classes now")
     except PacelineError as problem:
         raise PacelineError(
-            f"{trained.folder}: int8 needs photos to calibrate on, and those that the run was evaluated on to measure its loss, "
-            f"which are not here ({str(problem).splitlines()[0].rstrip('.')}). Calibrate on others, and measure nothing: "
-            "--verify-dir DIR --verify-images 0"
+            f"{trained.folder}: int8 requires images for calibration, and the validation set of the run to measure the accuracy loss. "
+            f"They were not found ({str(problem).splitlines()[0].rstrip('.')}). To calibrate on other images without a measurement, "
+            "add --verify-dir DIR --verify-images 0"
         ) from None
     return task
 

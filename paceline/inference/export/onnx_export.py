@@ -55,7 +55,7 @@ def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[st
     Raises PacelineError where a flag does not fit, something else is beside it, or the answers differ.
     """
     beside = out.with_name(f"{out.stem}_predict.py")
-    check_user_file(beside, "beside --output")
+    check_user_file(beside, "next to --output")
     data = CalibrationData(trained, flags) if flags.precision == "int8" else None
     made = WrittenGraph(trained, flags)
     photos = data.inputs(made.graph) if data else []
@@ -70,7 +70,7 @@ def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[st
             yield from made.checked(part)
     text = READER.read_text(encoding="utf-8").replace("MODEL.onnx", out.name)
     write_user_file(beside, f"{LINE}reads {out.name}\n{text}")
-    yield f"{beside}: answers with it, by numpy, Pillow and onnxruntime alone:  python {beside} PHOTO"
+    yield f"{beside}: predicts with it, and requires only numpy, Pillow, and onnxruntime:  python {beside} IMAGE"
 
 
 def export_program(made: WrittenGraph) -> Any:

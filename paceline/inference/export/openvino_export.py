@@ -28,7 +28,7 @@ def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[st
     """Write the file and its numbers. Raises PacelineError if a flag does not fit, the file exists, or the predictions differ."""
     numbers = out.with_suffix(".bin")
     if os.path.lexists(numbers) and not out.exists():
-        raise PacelineError(f"--output {out}: its numbers would replace {numbers}, which is not ours. Name another file.")
+        raise PacelineError(f"--output {out}: {numbers} already exists and is not a paceline file. Choose another file.")
     import openvino
 
     made = WrittenGraph(trained, flags)
@@ -45,7 +45,7 @@ def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[st
         yield from made.checked(part)
         with atomic_writer(numbers) as placed:
             beside.rename(placed)
-    yield f"{out} and {numbers}: keep them together.  openvino.Core().compile_model({str(out)!r}, 'CPU', {EXACT})"
+    yield f"{out} and {numbers}: keep both in one folder.  openvino.Core().compile_model({str(out)!r}, 'CPU', {EXACT})"
 
 
 def convert_onnx(graph: Path) -> Any:

@@ -31,7 +31,7 @@ def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[st
     compiled = flags.format == "aoti"
     compiler = os.environ.get("CXX", "g++")
     if compiled and shutil.which(compiler) is None:
-        raise PacelineError(f"--format aoti: it is compiled, and there is no {compiler} here. --format torch needs none.")
+        raise PacelineError(f"--format aoti: the compiler {compiler} was not found. Install it, or use --format torch.")
     made = WrittenGraph(trained, flags)
     program = made.graph.traced()
     with made.placed(out) as part:

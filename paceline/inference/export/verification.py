@@ -89,29 +89,29 @@ class WrittenGraph:
                 with atomic_writer(out) as placed:
                     part.rename(placed)
         except OSError as problem:
-            raise PacelineError(f"--output {out}: cannot be written ({problem.strerror}). Name another file.") from None
+            raise PacelineError(f"--output {out}: not writable ({problem.strerror}). Choose another file.") from None
 
     def checked(self, part: Path) -> Iterator[str]:
         """Compare the file's predictions and report the differences. Raises PacelineError if fp32 sums do not explain them."""
         if not self.photos:
-            yield "not compared with the model's own answers, as --verify-images 0 asks"
+            yield "the predictions were not compared with the model, because of --verify-images 0"
             return
         if (precision := self.trained.facts.system.get("precision", "fp32")) != self.flags.precision:
-            yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
+            yield f"the run uses {precision} and this file {self.flags.precision}, so their predictions differ"
         explicit = run_graph(open_session(part), self.graph, self._given)
         exact = compare_predictions(self._exact, explicit, self._least or 0.0)
         said = exact.format_line(self.graph.outputs)
         if self.flags.precision == "fp32" and not exact.small:
             raise PacelineError(
-                f"--output {self.flags.output}: not written, its answers are not the model's: {said}. Bounds: scores {SCORE:g}, boxes "
-                f"{BOX:g} px, masks {MASK:g}. --verify-images 0 writes it all the same"
+                f"--output {self.flags.output}: not written, because its predictions differ from the model: {said}. Limits: scores "
+                f"{SCORE:g}, boxes {BOX:g} px, masks {MASK:g}. To write the file without this check, set --verify-images 0"
             )
         if self._given is not self.photos:
             yield f"compared with the network on inputs of {self.flags.image_size}: {said}"
             for own, its, boxes in zip(self.photos, self._given, (one[0] for one in explicit)):
                 boxes *= np.array([own.size[1] / its.size[1], own.size[0] / its.size[0]] * 2, np.float32)
             said = compare_predictions(self._own, explicit, self._least or 0.0).format_line(self.graph.outputs)
-        yield f"compared with `predict` on the same photos: {said}"
+        yield f"compared with `predict` on the same images: {said}"
 
 
 # --format paceline: one file that every verb here takes where it takes a run, the evaluated weights with a card
@@ -184,10 +184,10 @@ class GraphDifference:
         """On one line."""
         what = format_count(self.photos, "image")
         if "boxes" not in outputs:
-            return f"{what}: largest difference of a probability {self.score:.1g}; another best class in {self.alone:,}"
-        masks = f", of a mask {self.mask:.1g} (least IoU {self.overlap:.4f})" if "masks" in outputs else ""
+            return f"{what}: maximum difference of a probability {self.score:.1g}; {self.alone:,} with another top class"
+        masks = f", of a mask {self.mask:.1g} (minimum IoU {self.overlap:.4f})" if "masks" in outputs else ""
         return (
-            f"{what}, {format_count(self.found, 'object')}, {self.alone:,} without a partner: largest difference of a score "
+            f"{what}, {format_count(self.found, 'object')}, {self.alone:,} unmatched: maximum difference of a score "
             f"{self.score:.1g}, of a box {self.box:.1g} px{masks}"
         )
 
@@ -283,7 +283,7 @@ def load_sample_images(
             rules = {"task": recipe.task, "input": asdict(recipe.input), "height": shape[0], "width": shape[1]}
             results.append(GraphInput(*to_input(encode_photo(photo)[0], rules)[:2]))
     if not results:
-        raise PacelineError(f"{flags.verify_dir or trained.folder}: none of its photos can be read.")
+        raise PacelineError(f"{flags.verify_dir or trained.folder}: no readable images found.")
     return results
 
 
@@ -301,8 +301,8 @@ def _photos(trained: TrainedModel, flags: ExportOptions) -> Iterator[Photo]:
         index = open_split(_manifest(trained), "val")
     except PacelineError as problem:
         raise PacelineError(
-            f"{trained.folder}: the photos that it was evaluated on are not here ({str(problem).splitlines()[0].rstrip('.')}). "
-            "Compare answers on others with --verify-dir DIR, or write a file that nobody has compared: --verify-images 0"
+            f"{trained.folder}: the validation images of the run were not found ({str(problem).splitlines()[0].rstrip('.')}). "
+            "To compare on other images, add --verify-dir DIR. To write the file without a comparison, set --verify-images 0"
         ) from None
     yield from (index.read(int(location)) for location in select_evenly(len(index), flags.verify_images))
 
@@ -316,5 +316,5 @@ def _manifest(trained: TrainedModel) -> Manifest:
     location = relative_data(facts)
     result = find_manifest(Path(location).expanduser()) if location else None
     if result is None:
-        raise DataError("no data set is noted" if not location else f"{location}: not prepared here")
+        raise DataError("run.json does not record a dataset" if not location else f"{location}: not prepared here")
     return Manifest.load(result)

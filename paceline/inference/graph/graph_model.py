@@ -117,9 +117,9 @@ class GraphModel:
             try:
                 outputs = self.runner.run(arguments)
             except Exception as problem:  # the packages' errors are of no common type
-                raise CheckpointError(f"{self.folder}: its graph fails ({_reason(problem)}).") from None
+                raise CheckpointError(f"{self.folder}: running the graph failed ({_reason(problem)}).") from None
             if not _as_said(outputs, get_output_names(self.recipe), len(arguments[0]), len(self.classes)):
-                raise CheckpointError(f"{self.folder}: its answers are not for the classes and outputs that it names.")
+                raise CheckpointError(f"{self.folder}: the outputs do not match the classes and outputs in its metadata.")
             return outputs
 
         graph = self.facts.graph
@@ -152,14 +152,14 @@ def open_graph(
         ("--recipe", recipe, ""),
     ):
         if value != usual:
-            raise PacelineError(f"{flag} {value}: for a run or weights, and {path} holds one model, whole. Leave it away.")
+            raise PacelineError(f"{flag} {value}: not supported for {path}, which contains one model. Remove {flag}.")
     form = FORMS[path.suffix]
     if find_spec(form.package) is None:
-        raise PacelineError(f"{path}: is read by {form.package}, which is not installed. {install_command(form.extra)}")
+        raise PacelineError(f"{path}: requires {form.package}, which is not installed:  {install_command(form.extra)}")
     facts = read_run(path)
     task = facts.recipe.get("task")
     if task not in WORKLOADS:
-        raise CheckpointError(f"{path}: its task {abbreviate(task)} is not one of ours ({', '.join(WORKLOADS)}).")
+        raise CheckpointError(f"{path}: task {abbreviate(task)} is not supported. Expected one of {', '.join(WORKLOADS)}.")
     fitting = load_saved_recipe(facts, path, named="", again=str)
     classes, own, graph = saved_classes(facts, path), WORKLOADS[task], facts.graph
     try:
@@ -168,11 +168,11 @@ def open_graph(
         raise
     except Exception as problem:  # the packages' errors are of no common type
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else _reason(problem)
-        raise CheckpointError(f"{path}: {form.package} does not open it ({reason}).") from None
+        raise CheckpointError(f"{path}: {form.package} failed to open the file ({reason}).") from None
     shape = graph["height"], graph["width"]
     fits = task == "maskrcnn" or shape == own.network.eval_shape(fitting, 1, 1)
     if not fits or not _is_ours(runner, graph, fitting):
-        raise CheckpointError(f"{path}: it does not take and give what its card says, as files of ours do.")
+        raise CheckpointError(f"{path}: inputs or outputs do not match the metadata. Export the model with paceline again.")
     return GraphModel(path, own, fitting, classes, path.name, int(facts.step or 0), facts, runner)
 
 

@@ -244,13 +244,13 @@ def main(words: list[str]) -> int:
         try:
             answer = model(photo)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
-            print(f"{photo}: no photo that can be read ({problem})", file=sys.stderr)
+            print(f"{photo}: not a readable image ({problem})", file=sys.stderr)
             code = 1
             continue
         print(photo)
         for one in answer:
             box = "  ".join(f"{edge:.1f}" for edge in one.get("box", ()))
-            area = f"  mask of {int(one['mask'].sum()):,} px" if "mask" in one else ""
+            area = f"  mask {int(one['mask'].sum()):,} px" if "mask" in one else ""
             if one["score"] >= least or not box:
                 print(f"  {one['name']}  {one['score']:.3f}  {box}{area}".rstrip())
     return code

@@ -71,15 +71,15 @@ def _openvino(path: Path, digest: str) -> GraphSession:
     import openvino
 
     content, beside = read_plain(path, MAX_BYTES), path.with_suffix(".bin")
-    wrong, again = "", "Put the two files side by side that `paceline export` wrote together."
+    wrong, again = "", "Keep the two files of `paceline export` in one folder."
     try:
         numbers = read_plain(beside, MAX_BYTES)
         if digest and hashlib.sha256(numbers).hexdigest() != digest:
-            wrong = "it is of another file, or damaged"
+            wrong = "the file is damaged or belongs to another model"
     except OSError as problem:
         wrong, numbers = str(problem.strerror), b""
     if wrong:
-        raise CheckpointError(f"{beside}: not the numbers of {path.name} ({wrong}). {again}")
+        raise CheckpointError(f"{beside}: loading the weights of {path.name} failed ({wrong}). {again}")
     core: Any = openvino.Core()
     compiled = core.compile_model(core.read_model(content, numbers), "CPU", EXACT)
 

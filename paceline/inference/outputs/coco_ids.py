@@ -41,7 +41,7 @@ def read_image_ids(photos: Sequence[Path], file: Path, categories: Mapping[str, 
             ids[photo] = image
     if not ids:
         example = abbreviate(next(iter(named), ""))
-        raise PacelineError(f"--image-ids {file}: it lists none of the photos. It has {len(named):,}, e.g. {example!r}.")
+        raise PacelineError(f"--image-ids {file}: contains none of the images. It lists {len(named):,}, e.g. {example!r}.")
     return ids
 
 
@@ -51,24 +51,24 @@ def find_image_ids(photos: Sequence[Path], facts: RunRecord) -> tuple[Ids, str]:
     facts  the run's; photos of a split of its data set have the ids of that split's annotations
     """
     if ids := _ids_in_data(photos, facts.data):
-        return ids, "ids of the run's data set"
+        return ids, "image ids from the dataset of the run"
     numbers = {photo: int(photo.stem) for photo in photos if photo.stem.isascii() and photo.stem.isdigit()}
     if len(numbers) < len(photos):
-        return {}, "the photos' ids are not known (--image-ids FILE, a COCO JSON that lists them, has them)"
+        return {}, "the image ids are unknown (set --image-ids FILE, a COCO JSON file that lists the images)"
     if len(set(numbers.values())) < len(photos):
-        return {}, "two photos have the same number for a name (--image-ids FILE has their ids)"
-    return numbers, "the photos' names are taken for their ids"
+        return {}, "two file names have the same number (set --image-ids FILE for the image ids)"
+    return numbers, "image ids from the file names"
 
 
 def _coco(file: Path) -> dict[str, Any]:
     try:
         record = json.loads(read_plain(file, MAX_BYTES))
     except OSError as problem:
-        raise PacelineError(f"--image-ids {file}: cannot be read ({problem.strerror}).") from None
+        raise PacelineError(f"--image-ids {file}: the file is not readable ({problem.strerror}).") from None
     except (ValueError, RecursionError) as problem:
-        raise PacelineError(f"--image-ids {file}: this is no JSON ({abbreviate(problem)}).") from None
+        raise PacelineError(f"--image-ids {file}: not valid JSON ({abbreviate(problem)}).") from None
     if not isinstance(record, dict) or not all(isinstance(record.get(key), list) for key in ("images", "categories")):
-        raise PacelineError(f"--image-ids {file}: this is no COCO JSON: it has no lists of images and categories.")
+        raise PacelineError(f"--image-ids {file}: not a COCO JSON file: the lists `images` and `categories` are required.")
     return record
 
 
@@ -80,15 +80,15 @@ def _check_categories(record: Mapping[str, Any], file: Path, categories: Mapping
             continue
         if numbered.get(number, name) != name and name not in categories:
             raise PacelineError(
-                f"--image-ids {file}: the id {number} is its category {abbreviate(name)!r}, and "
-                f"{abbreviate(numbered[number])!r} in the "
-                "run: results would be scored as other classes. Name a file with the training set's categories."
+                f"--image-ids {file}: the id {number} is category {abbreviate(name)!r} in the file, and "
+                f"{abbreviate(numbered[number])!r} in the run. "
+                "The results would be evaluated as other classes. Pass a file with the categories of the training set."
             )
         if categories.get(name, number) != number:
             raise PacelineError(
-                f"--image-ids {file}: its category {abbreviate(name)!r} has the id {abbreviate(number)}, and "
-                f"{categories[name]} in the "
-                "run: results would be scored as other classes. Name a file that numbers them as the training set did."
+                f"--image-ids {file}: category {abbreviate(name)!r} has id {abbreviate(number)} in the file, and "
+                f"{categories[name]} in the run. "
+                "The results would be evaluated as other classes. Pass a file with the category ids of the training set."
             )
 
 
@@ -97,7 +97,7 @@ def _names_in(record: Mapping[str, Any], file: Path) -> dict[str, int]:
     for index, image in enumerate(record["images"]):
         name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
         if not isinstance(name, str) or type(number) is not int:
-            raise PacelineError(f"--image-ids {file}: image {index} has no file_name or no whole number as its id.")
+            raise PacelineError(f"--image-ids {file}: image {index} must have a file_name and an integer id.")
         if named.setdefault(os.path.normpath(name), number) != number:
             raise PacelineError(f"--image-ids {file}: two images have the file_name {abbreviate(name)!r}.")
     return named

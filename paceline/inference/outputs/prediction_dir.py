@@ -150,19 +150,19 @@ def check_prediction_dir(folder: Path) -> None:
         if not folder.exists() and not folder.is_symlink():
             return
         if not folder.is_dir():
-            raise PacelineError(f"--output-dir {folder}: this is a file. Name a folder for the answers.")
+            raise PacelineError(f"--output-dir {folder}: this is a file. Pass a folder for the predictions.")
         results = _files(folder)
         strange = sorted(results - _ours(folder, results))
         if strange:
             more = f" and {len(strange) - 2:,} more" if len(strange) > 2 else ""
             raise PacelineError(
-                f"--output-dir {folder}: this folder holds other files than the answers of an earlier prediction: "
-                f"{', '.join(strange[:2])}{more}. Name another folder, or an empty one."
+                f"--output-dir {folder}: the folder contains files that are not results of an earlier prediction: "
+                f"{', '.join(strange[:2])}{more}. Choose another folder."
             )
         if corrected := _corrected(folder, results):
             raise PacelineError(
-                f"--output-dir {folder}: {corrected} is newer than the prediction that wrote it: somebody has corrected it, and it is "
-                "not replaced. Name another folder."
+                f"--output-dir {folder}: {corrected} was edited after the prediction and is not overwritten. "
+                "Choose another folder."
             )
 
 
@@ -260,5 +260,5 @@ def _as_user_error(folder: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         path = Path(os.fsdecode(problem.filename or folder))
-        reason = f"{target_of_part(path) or path}: cannot be written ({problem.strerror})"
-        raise PacelineError(f"--output-dir {folder}: {reason}. Name a folder that can be written.") from None
+        reason = f"{target_of_part(path) or path}: not writable ({problem.strerror})"
+        raise PacelineError(f"--output-dir {folder}: {reason}. Choose another folder.") from None

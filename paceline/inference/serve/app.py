@@ -70,7 +70,7 @@ class PredictionService:
             form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "multipart/form-data"
             photos = await self._photos(request, body) if form else [("", body)]
             if not body or not photos:
-                raise HTTPException(400, "There is no photo in the request: send its bytes, or files in a form.")
+                raise HTTPException(400, "The request contains no image. Send the bytes of an image, or files in a form.")
             try:
                 results = await _unless_gone(request, self._batches.answers([photo for _, photo in photos]))
             except QueueFull:
@@ -82,7 +82,7 @@ class PredictionService:
             else:
                 answered.append({"file": name, **_record(result, least)})
         if not answered:
-            error = f"{skipped[0]['reason']}." if len(skipped) == 1 else "None of these photos can be read."
+            error = f"{skipped[0]['reason']}." if len(skipped) == 1 else "None of the images is readable."
             return JSONResponse({"error": error, **({"skipped": skipped} if form else {})}, 422)
         if form:
             return JSONResponse({"images": answered, "skipped": skipped})
@@ -95,11 +95,11 @@ class PredictionService:
         if not text:
             return 0.0
         if not self._finds_objects:
-            raise HTTPException(400, "score_threshold: for objects, and this model names whole photos. Leave it away.")
+            raise HTTPException(400, "score_threshold: not supported by classifiers. Remove it.")
         with suppress(ValueError):
             if 0 <= (least := float(text)) <= 1:
                 return least
-        raise HTTPException(400, "score_threshold: a score lies in [0, 1].")
+        raise HTTPException(400, "score_threshold: must be between 0 and 1.")
 
     async def _photos(self, request: Request, body: bytes) -> list[tuple[str, bytes]]:
         """The files of a form, by their names."""
@@ -110,7 +110,7 @@ class PredictionService:
         try:
             form = await InMemoryFormParser(request.headers, whole(), max_files=self._batches.queue, max_fields=16).parse()
         except (MultiPartException, ValueError) as problem:  # the parser's own errors are ValueErrors
-            raise HTTPException(400, f"The form cannot be read: {str(problem).rstrip('.')}.") from None
+            raise HTTPException(400, f"The form is not readable: {str(problem).rstrip('.')}.") from None
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         photos = [(file.filename or "", await file.read()) for file in files]
         await form.close()
@@ -205,7 +205,7 @@ async def _unless_gone(request: Request, work: Awaitable[Done]) -> Done:
 
 
 def _too_busy() -> HTTPException:
-    return HTTPException(429, "More photos wait than the queue holds. Send it again in a second.", AGAIN)
+    return HTTPException(429, "The queue is full. Retry in a second.", AGAIN)
 
 
 async def _refused(request: Request, problem: HTTPException) -> Response:
@@ -217,7 +217,7 @@ async def _left(request: Request, problem: Exception) -> Response:
 
 
 async def _failed(request: Request, problem: Exception) -> Response:
-    return JSONResponse({"error": "The service failed at this request; its log says why."}, 500)
+    return JSONResponse({"error": "Internal error. The reason is in the log of the service."}, 500)
 
 
 # Photos of many requests gathered into batches: what waits together goes through the network together, on one thread.
@@ -338,7 +338,7 @@ class BatchQueue:
 def _pixels_of(photo: bytes) -> int | FailedImage:
     """By its header alone; nothing is decoded."""
     try:
-        header = read_header(photo, "the given photo")
+        header = read_header(photo, "the given image")
     except DataError as problem:
         return FailedImage("", str(problem).partition("\n")[0].rstrip("."))
     return header.height * header.width

@@ -53,7 +53,7 @@ class UploadLimits:
             await asyncio.wait_for(self._read(request, data), self._seconds)
             yield bytes(data)
         except asyncio.TimeoutError:
-            said = f"{len(data):,} bytes came in {self._seconds:g} seconds, and the rest did not. Send it again."
+            said = f"The upload timed out: {len(data):,} bytes arrived in {self._seconds:g} seconds. Send it again."
             raise HTTPException(408, said, {"Connection": "close"}) from None
         finally:
             self._held -= len(data)
@@ -67,14 +67,14 @@ class UploadLimits:
             if len(data) + len(part) > self.most:
                 raise self._too_large()
             if self._held + len(part) > LARGEST_HELD * self.most:
-                raise HTTPException(503, "Too many uploads at once. Send it again in a second.", AGAIN)
+                raise HTTPException(503, "Too many uploads at once. Retry in a second.", AGAIN)
             data += part
             self._held += len(part)
             if not message.get("more_body"):
                 return
 
     def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"The upload is larger than {self.most:,} bytes (--max-upload-bytes).")
+        return HTTPException(413, f"The upload exceeds {self.most:,} bytes (--max-upload-bytes).")
 
 
 class DrainMiddleware:
@@ -135,7 +135,7 @@ def make_guarded_protocol(connections: int, seconds: float) -> type[H11Protocol]
             self._refused = len(self.connections) > connections
             if self._refused:
                 self.connections.discard(self)
-                self._refuse(503, "Too many connections. Come again in a second.")
+                self._refuse(503, "Too many connections. Retry in a second.")
             else:
                 self._await_head()
 
@@ -164,7 +164,7 @@ def make_guarded_protocol(connections: int, seconds: float) -> type[H11Protocol]
             self.resume_writing()
 
         def _await_head(self) -> None:
-            late = f"A request's head has to come within {HEAD_SECONDS:g} seconds."
+            late = f"The headers of a request must arrive within {HEAD_SECONDS:g} seconds."
             self._head = self.loop.call_later(HEAD_SECONDS, self._refuse, 408, late)
 
         def _cancel(self) -> None:
@@ -239,7 +239,7 @@ class SecurityMiddleware:
             known = hmac.compare_digest(headers.get("authorization", "").encode(), f"Bearer {self._token}".encode())
             if path in OPEN or known:
                 return None
-            error = "This service wants its token: Authorization: Bearer TOKEN."
+            error = "This service requires a token: Authorization: Bearer TOKEN."
             return JSONResponse({"error": error}, 401, {"WWW-Authenticate": "Bearer"})
         host, origin = headers.get("host", ""), headers.get("origin")
         try:
@@ -248,8 +248,8 @@ class SecurityMiddleware:
         except ValueError:  # no address at all
             local, foreign = False, True
         if not local:
-            return JSONResponse({"error": "Without a token only localhost and 127.0.0.1 are answered."}, 403)
-        return JSONResponse({"error": "Pages from elsewhere may not ask here."}, 403) if foreign else None
+            return JSONResponse({"error": "Without a token, only requests to localhost and 127.0.0.1 are accepted."}, 403)
+        return JSONResponse({"error": "Requests from other websites are not accepted."}, 403) if foreign else None
 
 
 def _policy(page: str) -> str:

@@ -32,7 +32,7 @@ from paceline.launch.job import NODE_VARIABLES, Container, LaunchFile, LaunchJob
 PYTHON: Words = ("python3",)
 # Runs inside, as `sh -c GUARD IMAGE COMMAND...`: an image without paceline ends in one line and with the run's exit code.
 GUARD = f"""python3 -c "import paceline" 2>/dev/null && exec "$@"
-echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --container-image." >&2
+echo "paceline: the image $0 does not contain paceline. Run paceline container build, or set another --container-image." >&2
 [ -z "${{{EXIT_CODE_FILE}:-}}" ] || echo 2 >"${EXIT_CODE_FILE}"
 exit 2"""
 
@@ -58,28 +58,28 @@ def device_vendor(system: System) -> str:
 _AMD = (
     EngineFlag(("--device", "/dev/kfd"), "AMD: the compute driver"),
     EngineFlag(("--device", "/dev/dri"), "AMD: the devices themselves"),
-    EngineFlag(("--security-opt", "seccomp=unconfined"), "AMD: memory is mapped between processes, which Docker's filter forbids"),
+    EngineFlag(("--security-opt", "seccomp=unconfined"), "AMD: processes share memory, which Docker's default filter blocks"),
 )  # fmt: skip
 # Accelerator -> engine -> how its devices come inside. An engine that is not there needs nothing for it.
 DEVICES: dict[str, dict[str, tuple[EngineFlag, ...]]] = {
     "cpu": {},
     "cuda": {
-        "docker": (EngineFlag(("--gpus", "all"), "NVIDIA's devices and the host's driver library (nvidia-container-toolkit)"),),
-        "podman": (EngineFlag(("--device", "nvidia.com/gpu=all"), "NVIDIA's devices and driver library (their CDI description)"),),
-        "apptainer": (EngineFlag(("--nv",), "NVIDIA's devices and the host's driver library"),),
+        "docker": (EngineFlag(("--gpus", "all"), "NVIDIA devices and the driver library of the host (nvidia-container-toolkit)"),),
+        "podman": (EngineFlag(("--device", "nvidia.com/gpu=all"), "NVIDIA devices and driver library (from their CDI description)"),),
+        "apptainer": (EngineFlag(("--nv",), "NVIDIA devices and the driver library of the host"),),
     },
-    "rocm": {"docker": _AMD, "podman": _AMD, "apptainer": (EngineFlag(("--rocm",), "AMD's devices and the host's library"),)},
+    "rocm": {"docker": _AMD, "podman": _AMD, "apptainer": (EngineFlag(("--rocm",), "AMD devices and the host's library"),)},
     "hpu": {
         "docker": (
-            EngineFlag(("--runtime", "habana"), "Gaudi's devices (habana-container-runtime)"),
-            EngineFlag(("--env", "HABANA_VISIBLE_DEVICES=all"), "all of them"),
+            EngineFlag(("--runtime", "habana"), "Gaudi devices (habana-container-runtime)"),
+            EngineFlag(("--env", "HABANA_VISIBLE_DEVICES=all"), "all Gaudi devices"),
         ),
-        "apptainer": (EngineFlag((), "Gaudi's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
+        "apptainer": (EngineFlag((), "Gaudi devices need no flag, because /dev is shared. The image must have the libraries"),),
     },
     "xpu": {
-        "docker": (EngineFlag(("--device", "/dev/dri"), "Intel's devices"),),
-        "podman": (EngineFlag(("--device", "/dev/dri"), "Intel's devices"),),
-        "apptainer": (EngineFlag((), "Intel's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
+        "docker": (EngineFlag(("--device", "/dev/dri"), "Intel devices"),),
+        "podman": (EngineFlag(("--device", "/dev/dri"), "Intel devices"),),
+        "apptainer": (EngineFlag((), "Intel devices need no flag, because /dev is shared. The image must have the libraries"),),
     },
 }  # fmt: skip
 
@@ -88,14 +88,14 @@ def device_flags(engine: str, system: System) -> tuple[EngineFlag, ...]:
     """How this system's devices come inside. Raises PacelineError for Apple's, which no container sees."""
     kind = device_vendor(system)
     if kind not in DEVICES:
-        raise PacelineError(f"--container-runtime {engine}: no container has {kind} devices. Use none.")
+        raise PacelineError(f"--container-runtime {engine}: {kind} devices are not supported. Set it to none.")
     return DEVICES[kind].get(engine, ())
 
 
 def choose_container_workdir(job: LaunchJob) -> tuple[str, str]:
     """(the folder inside where processes start, why)."""
     where = choose_working_directory(job.workdir, job.mounts)
-    return where, "relative paths begin here, as outside" if where != "/" else "no path of the command is relative"
+    return where, "base of relative paths, as on the host" if where != "/" else "the command has no relative paths"
 
 
 def list_forwarded_variables(job: LaunchJob) -> dict[str, str]:
@@ -103,7 +103,7 @@ def list_forwarded_variables(job: LaunchJob) -> dict[str, str]:
     names = {variable.name: variable.why for variable in make_environment(job)}
     if job.nodes > 1:
         names |= NODE_VARIABLES
-    return {**names, host_facts.VARIABLE: "the host's facts, for `paceline doctor`"}
+    return {**names, host_facts.VARIABLE: "description of the host, for `paceline doctor`"}
 
 
 def container_script(job: LaunchJob, engine: str, flags: Sequence[EngineFlag], more: str, last: str) -> LaunchFile:
@@ -123,14 +123,14 @@ def container_script(job: LaunchJob, engine: str, flags: Sequence[EngineFlag], m
     return LaunchFile(
         "container.sh",
         f"""#!/usr/bin/env bash
-# Runs a command inside the image {escape_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/how-to/cluster/containers.md)
+# Run a command in the image {escape_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/how-to/cluster/containers.md)
 set -euo pipefail
-{made}# What `paceline doctor` inside compares with the container: driver, MPI, PMIx, user, limits.
+{made}# `paceline doctor` in the container compares it with the host: driver, MPI, PMIx, user, and limits.
 {host_facts.VARIABLE}=$(python3 {facts} 2>/dev/null || true)
 export {host_facts.VARIABLE}
 flags=(
 {always})
-{some}{more}# Inside, before the command; the shell there fills it in.
+{some}{more}# This runs in the container before the command; the shell in the container expands it.
 # shellcheck disable=SC2016
 guard={shlex.quote(GUARD)}
 exec {last}
@@ -156,15 +156,15 @@ def _word(word: str) -> str:
 
 
 # Folders that a group may read are read as outside.
-GROUPS = 'for group in $(id -G); do flags+=(--group-add "$group"); done  # every group of yours, not the first alone\n'
+GROUPS = 'for group in $(id -G); do flags+=(--group-add "$group"); done  # all groups of the user, not only the first\n'
 APPTAINER_ENGINE = """engine=$(command -v apptainer || command -v singularity) || {{
-    echo "paceline: $(hostname) has neither apptainer nor singularity. Install one, or use --container-runtime docker." >&2
+    echo "paceline: $(hostname): apptainer or singularity not found. Install one, or use --container-runtime docker." >&2
     exit 2
 }}
-# The host's environment comes inside; these would have the image's Python look for packages on the host.
+# The container inherits the environment. With these variables, Python would search packages of the host.
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH
 export PYTHONNOUSERSITE=1
-# Where the image has a value of its own it would win, but for this prefix.
+# Without this prefix, values of the image would have priority.
 case $engine in *apptainer) prefix=APPTAINERENV ;; *) prefix=SINGULARITYENV ;; esac
 for name in {names}; do
     if [ -n "${{!name+set}}" ]; then export "${{prefix}}_$name=${{!name}}"; fi
@@ -177,29 +177,27 @@ def check_docker(job: LaunchJob, engine: str = "docker") -> None:
     device_flags(engine, job.system)
     for mount in job.mounts:
         if "," in f"{mount.host}{mount.inside}":
-            raise PacelineError(f"{mount.host}: {engine} cannot mount a path with a comma. Give it another name.")
+            raise PacelineError(f"{mount.host}: {engine} does not support a comma in a mounted path. Rename the folder.")
 
 
 def docker_files(job: LaunchJob, engine: str = "docker") -> tuple[LaunchFile, ...]:
     """container.sh for docker or podman, and what it reads the host's facts with."""
     flags = [
-        EngineFlag(("--rm",), "nothing of it stays behind"),
-        EngineFlag(("--init",), "a first process that passes signals on, so that Ctrl-C and preemption reach the run"),
-        EngineFlag(("--user",), "files that it writes are yours, not root's", shell='"$(id -u):$(id -g)"'),
-        EngineFlag(("--ipc", "host"), "NCCL joins a node's devices through /dev/shm; Docker's own has 64 MiB"),
-        EngineFlag(("--ulimit", "memlock=-1"), "InfiniBand and RoCE pin the memory that they send from"),
-        EngineFlag(("--ulimit", "stack=67108864"), "deep stacks of compilers: torch.compile runs them"),
+        EngineFlag(("--rm",), "removes the container at the end"),
+        EngineFlag(("--init",), "an init process that forwards signals, so that Ctrl-C and preemption reach the run"),
+        EngineFlag(("--user",), "files belong to you instead of root", shell='"$(id -u):$(id -g)"'),
+        EngineFlag(("--ipc", "host"), "NCCL connects the devices of a node through /dev/shm; Docker's default is 64 MiB"),
+        EngineFlag(("--ulimit", "memlock=-1"), "InfiniBand and RoCE pin the memory that they send"),
+        EngineFlag(("--ulimit", "stack=67108864"), "the compilers of torch.compile need a large stack"),
         *device_flags(engine, job.system),
-        EngineFlag(("--device", "/dev/infiniband"), "InfiniBand or RoCE, where the host has it", "[ -e /dev/infiniband ]"),
+        EngineFlag(("--device", "/dev/infiniband"), "InfiniBand or RoCE, if the host has it", "[ -e /dev/infiniband ]"),
     ]
     if engine == "podman":
-        flags.append(
-            EngineFlag(("--userns", "keep-id"), "without root, ids inside are those outside", '[ "$(id -u)" != 0 ]')
-        )
+        flags.append(EngineFlag(("--userns", "keep-id"), "rootless: same user id in the container", '[ "$(id -u)" != 0 ]'))
     if job.nodes > 1:
-        flags.append(EngineFlag(("--network", "host"), "ranks of other nodes find these by the node's own address"))
+        flags.append(EngineFlag(("--network", "host"), "ranks of other nodes connect to the address of the node"))
     if job.system.cpu_bind != "off":
-        why = "--system.cpu-bind says where memory lies, which Docker forbids otherwise"
+        why = "--system.cpu-bind sets the NUMA node of memory, which Docker blocks by default"
         flags.append(EngineFlag(("--cap-add", "SYS_NICE"), why))
     for mount in job.mounts:
         text = f"type=bind,source={mount.host},target={mount.inside}" + ("" if mount.writable else ",readonly")
@@ -207,7 +205,7 @@ def docker_files(job: LaunchJob, engine: str = "docker") -> tuple[LaunchFile, ..
     where, why = choose_container_workdir(job)
     flags.append(EngineFlag(("--workdir", where), why))
     flags += [EngineFlag(("--env", name), why) for name, why in list_forwarded_variables(job).items()]
-    flags.append(EngineFlag(("--interactive", "--tty"), "by hand, at a terminal", "[ -t 0 ] && [ -t 1 ]"))
+    flags.append(EngineFlag(("--interactive", "--tty"), "if started from a terminal", "[ -t 0 ] && [ -t 1 ]"))
     image = shlex.quote(job.image)
     last = f'{engine} run "${{flags[@]}}" {image} sh -c "$guard" {image} "$@"'
     return (container_script(job, engine, flags, GROUPS, last), facts_file())
@@ -240,7 +238,7 @@ def _check_apptainer(job: LaunchJob) -> None:
 def _check_colons(job: LaunchJob) -> None:
     for mount in job.mounts:
         if set(",:") & set(f"{mount.host}{mount.inside}"):
-            text = f"{job.container} cannot mount a path with a comma or colon. Give it another name."
+            text = f"{job.container} does not support a comma or colon in a mounted path. Rename the folder."
             raise PacelineError(f"{mount.host}: {text}")
 
 
@@ -249,11 +247,11 @@ def _pyxis_flags(job: LaunchJob) -> tuple[EngineFlag, ...]:
     where, begins = choose_container_workdir(job)
     keep = ",".join(variable.name for variable in make_environment(job))
     return (
-        EngineFlag((f"--container-image={job.image}",), "a registry's image (HOST#NAME:TAG), or a .sqsh file that all nodes see"),
-        EngineFlag((f"--container-mounts={mounts}",), "each lies inside where it lies outside"),
+        EngineFlag((f"--container-image={job.image}",), "image of a registry (HOST#NAME:TAG), or a .sqsh file that all nodes share"),
+        EngineFlag((f"--container-mounts={mounts}",), "the paths are the same in the container"),
         EngineFlag((f"--container-workdir={where}",), begins),
-        EngineFlag((f"--container-env={keep}",), "their values here win over the image's own"),
-        EngineFlag(("--no-container-mount-home",), "no packages of ~/.local come between"),
+        EngineFlag((f"--container-env={keep}",), "these values have priority over values of the image"),
+        EngineFlag(("--no-container-mount-home",), "ignores packages in ~/.local"),
     )  # fmt: skip
 
 
@@ -275,16 +273,16 @@ def _before_pyxis(job: LaunchJob) -> str:
 def _check_pyxis(job: LaunchJob) -> None:
     if not job.image:
         raise PacelineError(
-            "--container-runtime pyxis: name the image that the nodes import: --container-image registry.example.com#paceline:0.1.0"
+            "--container-image is required with pyxis. Example: --container-image registry.example.com#paceline:0.1.0"
         )
     if (kind := device_vendor(job.system)) not in ("cpu", "cuda"):
-        raise PacelineError(f"--container-runtime pyxis: enroot brings in NVIDIA's devices, not {kind}. Use apptainer.")
+        raise PacelineError(f"--container-runtime pyxis: only NVIDIA devices are supported, not {kind}. Use apptainer.")
     _check_colons(job)
 
 
-NO_DOCKER = "--container-runtime docker: there is no docker on this machine. Install it, or use apptainer."
+NO_DOCKER = "--container-runtime docker: docker not found on this machine. Install it, or use apptainer."
 NO_APPTAINER = (
-    "--container-runtime apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
+    "--container-runtime apptainer: apptainer or singularity not found on this machine. Install one, or use "
     "--container-runtime docker."
 )
 CONTAINERS: dict[str, Container] = {

@@ -33,7 +33,7 @@ def image_tag() -> str:
     text = (root / TAG_FILE).read_text().strip()
     if not text or len(text.split()) != 1 or ":" not in text.rpartition("/")[2]:
         raise PacelineError(
-            f"{root / TAG_FILE}: write one line NAME:TAG there, e.g. registry.example.com/team/paceline:0.1.0."
+            f"{root / TAG_FILE}: must contain one line NAME:TAG. Example: registry.example.com/team/paceline:0.1.0"
         )
     return text
 
@@ -73,12 +73,12 @@ def choose_engine(requested: str, among: tuple[str, ...]) -> str:
         for engine in among:
             if shutil.which(engine):
                 return engine
-        raise PacelineError(f"no engine for images on this machine: install one of {', '.join(among)}.")
+        raise PacelineError(f"no container engine found on this machine. Install one of {', '.join(among)}.")
     if requested not in among:
-        raise PacelineError(f"--container-runtime {requested} cannot do that: use one of {', '.join(among)}.")
+        raise PacelineError(f"--container-runtime {requested}: not supported here. Choose one of {', '.join(among)}.")
     if shutil.which(requested) is None:
         raise PacelineError(
-            f"--container-runtime {requested}: there is no {requested} on this machine. Install it, or choose another engine."
+            f"--container-runtime {requested}: {requested} not found on this machine. Install it, or choose another engine."
         )
     return requested
 
@@ -88,8 +88,8 @@ def require_checkout() -> Path:
     root = find_checkout()
     if root is None:
         raise PacelineError(
-            "container build makes an image of a checkout, and this paceline was installed without one: clone the repository and "
-            "run it there, or install the clone in an image of your own."
+            "container build: requires a checkout of the repository, and this paceline was installed without one. Clone the "
+            "repository and run the command there, or install the clone in a custom image."
         )
     return root
 

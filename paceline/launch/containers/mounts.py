@@ -33,20 +33,20 @@ def choose_mounts(
     Raises PacelineError for a mount that is not there or not absolute inside.
     """
     results = [
-        Mount(folder, str(folder), "the run's folder: checkpoints, events, launch files", writable=True),
-        Mount(cache, str(cache), "paceline's cache: indexes, built-in data, weights", writable=True),
+        Mount(folder, str(folder), "run folder: checkpoints, events, and launch files", writable=True),
+        Mount(cache, str(cache), "cache of paceline: indexes, built-in data, and weights", writable=True),
     ]
     results += [parse_mount(text, here=here) for text in more]
     for text in filter(None, writes):
         if (path := _absolute(text, workdir)) != ROOT:
-            results.append(Mount(path, str(path), f"{text}: written into", writable=True))
+            results.append(Mount(path, str(path), f"{text}: writable", writable=True))
     named_paths = [*_read(reads, workdir, here=here), *list_named_folders(words, workdir)]
-    results += [Mount(path, str(path), f"named by {text}") for text, path in named_paths]
+    results += [Mount(path, str(path), f"used by {text}") for text, path in named_paths]
     relative = any(
         not Path(text).expanduser().is_absolute() for text in (*writes, *(text for text, _ in named_paths)) if text
     )
     if relative and choose_working_directory(workdir, results) != str(workdir):  # every word begins with ..
-        results.append(Mount(workdir, str(workdir), "relative paths begin here"))
+        results.append(Mount(workdir, str(workdir), "base of relative paths"))
     # The first one of a place counts: it may be writable, and what a command only names is not.
     locations: dict[str, Mount] = {}
     for mount in results:
@@ -75,10 +75,10 @@ def parse_mount(text: str, *, here: bool = True) -> Mount:
     elsewhere = not here and path.is_absolute()
     path = path.absolute()
     if not host or not (elsewhere or path.exists()):
-        raise PacelineError(f"--mount {text}: {path} is not there. Write HOST or HOST:INSIDE, and :rw to write into it.")
+        raise PacelineError(f"--mount {text}: {path} not found. Use HOST or HOST:INSIDE, with :rw to make it writable.")
     inside = inside or str(path)
     if not inside.startswith("/") or inside == "/" or path == ROOT:
-        raise PacelineError(f"--mount {text}: name a folder below /, and its place inside by an absolute path.")
+        raise PacelineError(f"--mount {text}: must be a folder other than /, and an absolute path in the container.")
     return Mount(path, inside, "--mount", writable=text.endswith(":rw"))
 
 

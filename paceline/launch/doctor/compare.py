@@ -102,46 +102,46 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
         yield "problem", why
     if node.driver_devices > len(node.devices):
         text = (
-            f"nvidia-smi lists {node.driver_devices} GPUs, torch sees {len(node.devices)}: CUDA_VISIBLE_DEVICES, the "
-            "container's device flags, or Slurm's --gpus-per-task hide them"
+            f"nvidia-smi lists {node.driver_devices} GPUs, but torch finds {len(node.devices)}. Check CUDA_VISIBLE_DEVICES, the "
+            "device flags of the container, and Slurm's --gpus-per-task"
         )
         yield "problem", text
     if node.devices and node.ranks > len(node.devices):
-        yield "problem", f"{node.ranks} ranks for {len(node.devices)} GPUs: start fewer a node"
+        yield "problem", f"{node.ranks} ranks for {len(node.devices)} GPUs. Start fewer ranks per node"
     for index, device in enumerate(node.devices):
         for reason in device.slowed:
             yield "problem", f"GPU {index} is {reason}"
         if device.errors:
-            yield "problem", f"GPU {index} has {device.errors:.0f} uncorrected memory errors: reset or replace it"
+            yield "problem", f"GPU {index} has {device.errors:.0f} uncorrected memory errors. Reset or replace it"
     for trouble in node.network_trouble:
         yield "problem", trouble
     for text in node.network_warnings:
-        yield "note", f"NCCL warns: {text}"
+        yield "note", f"NCCL warning: {text}"
     if "sockets" in node.network and node.adapters:
         text = (
-            f"{node.network} although {', '.join(node.adapters)} is there: NCCL's plugin or its library is missing, or "
-            "NCCL_IB_DISABLE, NCCL_NET or NCCL_IB_HCA is set"
+            f"{node.network}, although {', '.join(node.adapters)} is available. The NCCL plugin or its library is missing, or "
+            "NCCL_IB_DISABLE, NCCL_NET, or NCCL_IB_HCA is set"
         )
         yield "problem", text
     if node.run_trouble:
         yield "problem", node.run_trouble
     elif 0 <= node.run_gib < LOW_DISK_GIB:
-        yield "note", f"{node.run_gib:g} GiB free where runs go: three checkpoints may not fit"
+        yield "note", f"{node.run_gib:g} GiB free for runs: three checkpoints may not fit"
     if node.devices and node.ranks > 1 and 0 <= node.shm_gib < LOW_SHM_GIB:
-        yield "problem", f"/dev/shm has {node.shm_gib:g} GiB: NCCL needs some 0.1 GiB (docker run --shm-size=1g)"
+        yield "problem", f"/dev/shm has {node.shm_gib:g} GiB, and NCCL needs about 0.1 GiB (docker run --shm-size=1g)"
     narrow = [share for share in node.shares if len(parse_cpu_list(share)) == 1]
     if narrow and len(parse_cpu_list(node.allowed)) < node.cores:
         text = (
-            f"ranks may run on one hardware thread each ({', '.join(node.shares[:4])}): the launcher bound them; "
-            "mpirun --bind-to none, srun --cpu-bind=none, and --system.cpu-bind exclusive deals cores out"
+            f"the launcher bound each rank to one hardware thread ({', '.join(node.shares[:4])}). Start with mpirun --bind-to none "
+            "or srun --cpu-bind=none, and distribute the cores with --system.cpu-bind exclusive"
         )
         yield "problem", text
     if abs(node.offset) > NOTED_SECONDS + node.offset_error:
         far = abs(node.offset) > FAR_SECONDS + node.offset_error
         ahead = "ahead of" if node.offset > 0 else "behind"
         text = (
-            f"its clock is {abs(node.offset):.3g} s {ahead} rank 0's (+-{node.offset_error:.1g} s): is a time service "
-            "running (chrony, ntpd)?"
+            f"the clock is {abs(node.offset):.3g} s {ahead} rank 0 (±{node.offset_error:.1g} s). Check that a time service "
+            "is running (chrony, ntpd)"
         )
         yield "problem" if far else "note", text
 
@@ -149,17 +149,17 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
 def _unexpected(node: NodeFacts, system: System) -> Iterator[tuple[Level, str]]:
     """What differs from a node of this system."""
     if system.device == "cuda" and len(node.devices) < system.ranks_per_node:
-        yield "problem", f"{len(node.devices)} GPUs, its system has {system.ranks_per_node}"
+        yield "problem", f"{len(node.devices)} GPUs; the system file has {system.ranks_per_node}"
     if system.sockets and 0 < node.sockets != system.sockets:
-        yield "note", f"{node.sockets} sockets, its system has {system.sockets}"
+        yield "note", f"{node.sockets} sockets; the system file has {system.sockets}"
     cores = system.sockets * system.cores_per_socket
     if cores and 0 < node.cores != cores:
-        yield "note", f"{node.cores} cores, its system has {cores}"
+        yield "note", f"{node.cores} cores; the system file has {cores}"
     if cores and system.threads_per_core and 0 < node.threads != node.cores * system.threads_per_core:
-        each = f"{system.threads_per_core} thread{'s'[: system.threads_per_core != 1]} a core"
-        yield "note", f"{node.threads} hardware threads on {node.cores} cores, its system has {each}"
+        each = f"{system.threads_per_core} thread{'s'[: system.threads_per_core != 1]} per core"
+        yield "note", f"{node.threads} hardware threads on {node.cores} cores; the system file has {each}"
     if system.host_memory_gib and 0 < node.memory_gib < SMALL_SHARE * system.host_memory_gib:
-        yield "note", f"{node.memory_gib:.0f} GiB of memory, its system has {system.host_memory_gib:.0f}"
+        yield "note", f"{node.memory_gib:.0f} GiB of memory; the system file has {system.host_memory_gib:.0f} GiB"
 
 
 def _gpus(node: NodeFacts) -> str:
@@ -226,11 +226,11 @@ def _smaller(nodes: Sequence[NodeFacts]) -> list[NodeIssue]:
     median = statistics.median_high(rates) if rates else 0
     for index, node in enumerate(nodes):
         if 0 < node.memory_gib < SMALL_SHARE * usual:
-            text = f"{node.memory_gib:.0f} GiB of memory, the others {usual:.0f}"
+            text = f"{node.memory_gib:.0f} GiB of memory, {usual:.0f} GiB on the other nodes"
             results.append(NodeIssue("problem", (index,), text))
         for device, rate in enumerate(node.teraflops):
             if rate < SLOW_SHARE * median:
-                text = f"GPU {device} multiplies matrices at {rate:.0f} TFLOP/s, the median is {median:.0f}: see its clocks"
+                text = f"GPU {device} computes {rate:.0f} TFLOP/s in matrix multiplication (median: {median:.0f}). Check its clocks"
                 results.append(NodeIssue("problem", (index,), text))
     return results
 
@@ -241,14 +241,14 @@ def format_node(node: NodeFacts) -> str:
     gpu = [
         _gpus(node),
         node.links,
-        f"driver {node.driver or UNKNOWN} (CUDA {node.driver_cuda or UNKNOWN}, torch's {node.torch_cuda or 'none'})",
+        f"driver {node.driver or UNKNOWN} (CUDA {node.driver_cuda or UNKNOWN}, torch: CUDA {node.torch_cuda or 'none'})",
         "clocks " + ", ".join(f"{count} x {clock}" for clock, count in clocks.items()),
         f"{min(node.teraflops):.0f} to {max(node.teraflops):.0f} TFLOP/s" if node.teraflops else "",
     ]
     shares = ", ".join(node.shares[:2]) + (f", ... {len(node.shares)} ranks" if len(node.shares) > 2 else "")
     if len(node.shares) > 1 and len(set(node.shares)) == 1:
         shares = f"all ranks on {node.shares[0]}"
-    off = f"{1000 * node.offset:+.1f} ms +-{1000 * node.offset_error:.1f}"
+    off = f"{1000 * node.offset:+.1f} ms ±{1000 * node.offset_error:.1f}"
     parts = [
         f"{node.ranks} rank{'s'[: node.ranks != 1]}",
         *(gpu if node.devices else [_gpus(node)]),
@@ -259,7 +259,7 @@ def format_node(node: NodeFacts) -> str:
         f"/dev/shm {node.shm_gib:.1f} GiB" if node.shm_gib >= 0 else "no /dev/shm",
         f"disk {node.run_gib:.0f} GiB, temporary {node.temp_gib:.0f} GiB",
         f"network: {node.network or UNKNOWN}",
-        f"clock {off}" if node.offset_error else "clock: rank 0's",
+        f"clock {off}" if node.offset_error else "clock: reference (rank 0)",
         f"torch {node.versions.get('torch', UNKNOWN)}",
     ]
     return "; ".join(part for part in parts if part)

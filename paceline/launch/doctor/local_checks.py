@@ -72,7 +72,7 @@ def _software() -> Iterator[Compared]:
     result = collect_versions()
     yield "ok", "  ".join(f"{name} {version}" for name, version in result.items())
     if "mlperf-logging" not in result:
-        yield "note", f"mllog.txt is written by our own writer; the checker needs: {install_command('mlperf')}"
+        yield "note", f"paceline writes mllog.txt itself; the compliance checker requires: {install_command('mlperf')}"
 
 
 def _accelerators() -> list[MachineFact]:
@@ -80,22 +80,22 @@ def _accelerators() -> list[MachineFact]:
 
     kind, devices = find_accelerators()
     seen = [
-        f"{name}={abbreviate(os.environ[name])!r} limits the devices that torch sees"
+        f"{name}={abbreviate(os.environ[name])!r} limits the devices that torch finds"
         for name in VISIBLE
         if name in os.environ
     ]
     if kind not in ("", "cuda"):
         name = get_device_name(torch.device(kind, 0))
-        text = f"{devices} x {name} ({NAMES.get(kind, kind)}); paceline has never run on one: docs/reference/systems.md"
+        text = f"{devices} x {name} ({NAMES.get(kind, kind)}); not tested with paceline (docs/reference/systems.md)"
         return [MachineFact("note", "accelerator", text)]
     if not torch.cuda.is_available():
         built = torch.version.cuda
-        why = "this torch is built without CUDA"
+        why = "this torch was built without CUDA"
         if built:
-            why = f"this torch is built for CUDA {built}, but the driver offers no device"
-        texts = [f"none: {why}; recipes run on the CPU", *seen]
+            why = f"this torch was built for CUDA {built}, but the driver reports no device"
+        texts = [f"none: {why}; training uses the CPU", *seen]
         if pin := next((pin for gpu in query_gpus() if (pin := find_torch_pin(gpu.name))), None):
-            texts.append(f"this machine has a {pin.chip}, and {pin.why}: {pin.install}")
+            texts.append(f"this machine has a {pin.chip}, and {pin.why}. Run:  {pin.install}")
         return [MachineFact("note", "accelerator", text) for text in texts]
     findings = [MachineFact("note", "accelerator", text) for text in seen]
     for index in range(torch.cuda.device_count()):
@@ -114,7 +114,7 @@ def _gaudi(system: str) -> Iterator[Compared]:
     if text := get_gaudi_driver():
         yield "ok", f"Gaudi driver {text} (hl-smi)"
     elif system.startswith("gaudi"):
-        yield "note", f"{system}: hl-smi prints no versions. Install habanalabs-dkms and habanalabs-firmware-tools"
+        yield "note", f"{system}: hl-smi reports no versions. Install habanalabs-dkms and habanalabs-firmware-tools"
 
 
 def _processor() -> Iterator[Compared]:
@@ -125,7 +125,7 @@ def _processor() -> Iterator[Compared]:
     system = detect_system()
     yield "ok", f"{get_cpu_name()}, {count_cpus()} cores for this process, {threads}"
     if system.device == "cpu" and system.precision == "fp32":
-        yield "ok", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2"
+        yield "ok", "trains in fp32, because bf16 without AMX tiles is slower (up to 16 times on AVX2)"
 
 
 def _topology() -> Iterator[Compared]:
@@ -152,15 +152,15 @@ def _topology() -> Iterator[Compared]:
 def _decoders(require_decoder: Callable[[Any], None]) -> Iterator[Compared]:
     try:
         require_decoder("simplejpeg")
-        yield "ok", "simplejpeg (the default of every recipe)"
+        yield "ok", "simplejpeg (default of all recipes)"
     except RecipeError as problem:
         yield "problem", str(problem)
     if not (importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec")):
-        yield "note", f"nvimgcodec is not installed: {install_command('fast')} (Linux)"
+        yield "note", f"nvimgcodec is not installed. To install it (Linux):  {install_command('fast')}"
         return
     try:
         require_decoder("nvimgcodec")
-        yield "ok", "nvimgcodec is there too: --input.decoder nvimgcodec"
+        yield "ok", "nvimgcodec is available: --input.decoder nvimgcodec"
     except RecipeError as problem:
         yield "note", str(problem)
 
@@ -168,17 +168,17 @@ def _decoders(require_decoder: Callable[[Any], None]) -> Iterator[Compared]:
 def _shared_memory() -> Iterator[Compared]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        yield "ok", "no /dev/shm here, and none is needed: images are decoded by threads"
+        yield "ok", "no /dev/shm, and none is needed, because threads decode the images"
         return
     free = shutil.disk_usage(folder).free / GIB
-    text = f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
+    text = f"/dev/shm has {free:.1f} GiB free; the loader uses none, NCCL between the GPUs of a node about 0.1 GiB"
     yield ("ok", text) if free > LOW_SHM_GIB else ("note", f"{text}: docker run --shm-size=1g")
 
 
 def _disk(folder: Path) -> Iterator[Compared]:
     try:
         free = shutil.disk_usage(folder).free / GIB
-        yield "ok" if free > LOW_DISK_GIB else "note", f"{free:.0f} GiB free where runs/ would go ({folder})"
+        yield "ok" if free > LOW_DISK_GIB else "note", f"{free:.0f} GiB free for runs ({folder})"
     except OSError as problem:
         yield "problem", f"{folder}: {problem.strerror}"
 
@@ -189,13 +189,13 @@ def _cache(folder: Path) -> Iterator[Compared]:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"probe")
     except OSError as problem:
-        yield "problem", f"{folder} cannot be written ({problem.strerror}): set PACELINE_CACHE to a folder that can"
+        yield "problem", f"{folder} is not writable ({problem.strerror}). Set PACELINE_CACHE to a writable folder"
         return
     size = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()) / GIB
     yield (
         "ok",
-        f"{folder} ({size:.2f} GiB): rendered shapes, indexes of data sets, memory estimates; all of it can be made again. "
-        "PACELINE_CACHE names another folder",
+        f"{folder} ({size:.2f} GiB): built-in datasets, dataset indexes, and memory estimates. It is safe to delete. "
+        "To use another folder, set PACELINE_CACHE",
     )
 
 
@@ -232,7 +232,7 @@ def read_host(text: str) -> dict[str, str]:
         result = None
     if not isinstance(result, dict) or not all(isinstance(value, str) for value in result.values()):
         raise PacelineError(
-            f"{VARIABLE}={abbreviate(text)}: no facts of a host. Let  paceline doctor --print-host-info  write them there."
+            f"{VARIABLE}={abbreviate(text)}: not a valid host description. Set it to the output of  paceline doctor --print-host-info"
         )
     return {str(name): abbreviate(value, 80) for name, value in result.items()}
 
@@ -244,36 +244,36 @@ def compare_host(host: Mapping[str, str], here: Mapping[str, str]) -> list[Compa
     """
     names = {"driver": "driver", "mpi": "mpirun", "pmix": "PMIx", "user": "user"}
     alike = [f"{text} {here[name]}" for name, text in names.items() if here.get(name) and here[name] == host.get(name)]
-    first: Compared = ("note", "nothing here is known to be as on the host")
+    first: Compared = ("note", "no properties of the host are known to match")
     if alike:
-        first = ("ok", "as the host: " + ", ".join(alike))
+        first = ("ok", "same as the host: " + ", ".join(alike))
     return [first, *_devices(host, here), *_launchers(host, here), *_user_and_limits(host, here)]
 
 
 def _devices(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
     if (have := host.get("gpus", "")) and have != here.get("gpus", ""):
         text = (
-            f"the host has {have} GPUs, the container {here.get('gpus') or 'none'}: docker run --gpus all, apptainer exec "
-            "--nv (AMD: --rocm)"
+            f"the host has {have} GPUs, the container {here.get('gpus') or 'none'}. Start it with docker run --gpus all or "
+            "apptainer exec --nv (AMD: --rocm)"
         )
         yield "problem", text
     driver, library = here.get("driver") or host.get("driver", ""), here.get("libcuda", "")
     if host.get("libcuda") and not library:
         text = (
-            f"the host's driver library {host['libcuda']} is not in the container: docker run --gpus all (it needs "
-            "nvidia-container-toolkit), apptainer exec --nv"
+            f"the driver library {host['libcuda']} of the host is not in the container. Start it with docker run --gpus all "
+            "(requires nvidia-container-toolkit) or apptainer exec --nv"
         )
         yield "problem", text
     elif library and driver and library != driver:
         text = (
-            f"driver library {library} in the container, kernel driver {driver} on the host: an image must not hold a "
-            "libcuda of its own; remove it, the host's comes with --gpus all or --nv"
+            f"driver library {library} in the container, kernel driver {driver} on the host. Remove libcuda from the image; "
+            "--gpus all or --nv provides the library of the host"
         )
         yield "problem", text
     if (have := host.get("infiniband", "")) and have != here.get("infiniband", ""):
         text = (
-            f"the host has {have} InfiniBand or RoCE devices, the container {here.get('infiniband') or 'none'}: NCCL falls to "
-            "TCP; docker run --device /dev/infiniband"
+            f"the host has {have} InfiniBand or RoCE devices, the container {here.get('infiniband') or 'none'}, so NCCL uses "
+            "TCP. Start it with docker run --device /dev/infiniband"
         )
         yield "note", text
 
@@ -283,8 +283,8 @@ def _launchers(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Com
         outside, inside = host.get(name, ""), here.get(name, "")
         if outside and inside and outside != inside:
             text = (
-                f"{text} {inside} in the container, {outside} on the host: ranks of paceline do not speak it, so either "
-                "starts them; one mpirun whose daemons run on both sides must be one version"
+                f"{text} {inside} in the container, {outside} on the host. Either can start ranks of paceline. If one mpirun "
+                "has daemons on both sides, the versions must be equal"
             )
             yield "note", text
 
@@ -293,12 +293,12 @@ def _user_and_limits(host: Mapping[str, str], here: Mapping[str, str]) -> Iterat
     outside, inside = host.get("user", ""), here.get("user", "")
     if outside and outside != inside:
         # Rootless Docker and a build's shell look like user 0 outside, and write as they should.
-        advice = "" if outside.startswith("0:") else '; docker run --user "$(id -u):$(id -g)"'
-        yield "note", f"user {inside} in the container, {outside} on the host: files will belong to {inside}{advice}"
+        advice = "" if outside.startswith("0:") else '. Start it with docker run --user "$(id -u):$(id -g)"'
+        yield "note", f"user {inside} in the container, {outside} on the host. New files belong to {inside}{advice}"
     pins = host.get("infiniband") or host.get("memlock") == "unlimited"
     if here.get("memlock") not in ("unlimited", None) and pins:
-        text = f"memlock {here['memlock']} KiB: InfiniBand pins more than that; docker run --ulimit memlock=-1"
+        text = f"memlock is {here['memlock']} KiB, and InfiniBand pins more. Start it with docker run --ulimit memlock=-1"
         yield "note", text
     shm = here.get("shm_mib", "")
     if shm.isdecimal() and int(shm) < LITTLE_SHM_MIB and host.get("shm_mib") != shm:
-        yield "note", f"/dev/shm has {shm} MiB: docker run --ipc host, or --shm-size 1g"
+        yield "note", f"/dev/shm has {shm} MiB. Start it with docker run --ipc host or --shm-size 1g"

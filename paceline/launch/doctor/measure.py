@@ -45,9 +45,9 @@ def find_folder_problems(run: Path, written: Iterable[tuple[str, Path]], read: I
     results = [_full("run", run, MIN_RUN_MIB), *(_full(what, folder, MIN_MIB) for what, folder in written)]
     for what, path in read:
         if not path.exists():
-            results.append(f"{what} {abbreviate(str(path), 200)}: is not there")
+            results.append(f"{what} {abbreviate(str(path), 200)}: not found")
         elif not os.access(path, os.R_OK):
-            results.append(f"{what} {abbreviate(str(path), 200)}: cannot be read")
+            results.append(f"{what} {abbreviate(str(path), 200)}: not readable")
     return [text for text in results if text]
 
 
@@ -62,7 +62,7 @@ def _full(what: str, folder: Path, least: int) -> str:
         free = shutil.disk_usage(there).free / MIB
     except OSError as problem:
         return f"{name}: {problem.strerror}"
-    return "" if free >= least else f"{name}: {free:.0f} MiB free, at least {least} are wanted"
+    return "" if free >= least else f"{name}: {free:.0f} MiB free, at least {least} MiB are required"
 
 
 def measure_cores(cpus: Collection[int], *, rounds: int = ROUNDS, seconds: float = ROUND_SECONDS) -> dict[int, float]:
@@ -120,7 +120,7 @@ class Listener:
             try:
                 self._sockets.append(self._open(port))
             except OSError as problem:
-                self.trouble = f"port {port}, where rank 0 would listen, is taken there ({problem.strerror})"
+                self.trouble = f"port {port}, planned for rank 0, is already in use ({problem.strerror})"
         self.ports = tuple(opened.getsockname()[1] for opened in self._sockets)
 
     def _open(self, port: int) -> socket.socket:
@@ -218,7 +218,7 @@ def _take_or_refused(connection: socket.socket, count: int) -> bytes:
     try:
         return _take(connection, count)
     except EOFError:
-        raise ConnectionRefusedError(0, "another program answers there") from None
+        raise ConnectionRefusedError(0, "another program uses the port") from None
 
 
 def short_reason(problem: OSError) -> str:

@@ -60,7 +60,7 @@ def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
     """
     nearest = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
     if nearest is None:
-        raise PacelineError(f"--check-dir {folder}: there is no such folder, nor any above it.")
+        raise PacelineError(f"--check-dir {folder}: folder not found.")
     with open_distributed(launch, device=torch.device("cpu"), secret_folder=nearest) as world:
         facts = collect_node_facts(launch, folder)
         askers = [rank for rank in _first_ranks(world, launch) if rank]
@@ -107,7 +107,7 @@ def _own_offset(world: DistContext, askers: Sequence[int]) -> tuple[float, float
 
 def _exchange(world: DistContext, launch: Launch, facts: NodeFacts) -> NodeFacts:
     """Sum over gloo, and over NCCL where every rank has a device; -> the facts with what carried it."""
-    troubles = () if _sums(world, None, torch.device("cpu")) else ("a sum over gloo came out wrong",)
+    troubles = () if _sums(world, None, torch.device("cpu")) else ("a sum over gloo was wrong",)
     facts = replace(facts, network=_gloo(launch), network_trouble=troubles)
     if not all_min(world, int(len(facts.devices) >= launch.local_world)):
         return facts
@@ -123,7 +123,7 @@ def _exchange(world: DistContext, launch: Launch, facts: NodeFacts) -> NodeFacts
             right, failed = False, abbreviate(str(problem).splitlines()[0], 200)
         chosen = parse_nccl_log(log.read_text(errors="replace") if log.is_file() else "")
     if not right:
-        text = f"NCCL failed on GPU {launch.local_rank}: {failed}" if failed else "a sum over NCCL came out wrong"
+        text = f"NCCL failed on GPU {launch.local_rank}: {failed}" if failed else "a sum over NCCL was wrong"
         troubles = (*troubles, text)
     network = chosen.format_line(launch.nodes)
     return replace(facts, network=network, network_trouble=troubles, network_warnings=chosen.warnings)
@@ -153,7 +153,7 @@ def _gloo(launch: Launch) -> str:
         return "gloo within the host"
     name = os.environ.get("GLOO_SOCKET_IFNAME") or find_interface_towards(launch.address) or ""
     # Addresses differ between nodes; names of interfaces should not.
-    return f"gloo on {name}" if name in list_interfaces() else f"gloo on {name or 'an interface of its own choice'}"
+    return f"gloo on {name}" if name in list_interfaces() else f"gloo on {name or 'the interface that gloo chose'}"
 
 
 @contextmanager
@@ -197,11 +197,11 @@ def _same_folder(world: DistContext, launch: Launch, folder: Path, facts: NodeFa
             (folder / name).write_text(name)
             written = name
         except OSError as problem:
-            facts = replace(facts, run_trouble=f"{abbreviate(str(folder), 200)} cannot be written: {problem.strerror}")
+            facts = replace(facts, run_trouble=f"{abbreviate(str(folder), 200)} is not writable: {problem.strerror}")
     written = broadcast_from_main(world, written, "doctor/folder")
     try:
         if written and not facts.run_trouble and not (folder / written).is_file():
-            text = f"{abbreviate(str(folder), 200)} is another folder here than on rank 0: use a shared one (--check-dir)"
+            text = f"{abbreviate(str(folder), 200)} is not shared with rank 0. Use a shared folder (--check-dir)"
             facts = replace(facts, run_trouble=text)
         world.barrier()
     finally:
@@ -224,13 +224,13 @@ class Transport:
     def format_line(self, nodes: int = 2) -> str:
         """As "NCCL chose OFI/efa", "NCCL fell to sockets on eth0". One node has no use for a network."""
         if nodes == 1:
-            return f"NCCL within the node by {' and '.join(self.within) or 'a way that it did not tell'}"
+            return f"NCCL within the node: {' and '.join(self.within) or 'unknown transport'}"
         if not self.network:
-            return "NCCL did not say which network it chose"
+            return "NCCL did not report its network"
         where = f" on {', '.join(self.devices)}" if self.devices else ""
         if self.network == "sockets":
-            return f"NCCL fell to sockets{where}"
-        return f"NCCL chose {self.network}{where}{', GPUDirect' if self.direct else ''}"
+            return f"NCCL fell back to sockets{where}"
+        return f"NCCL uses {self.network}{where}{', GPUDirect' if self.direct else ''}"
 
 
 def parse_nccl_log(text: str) -> Transport:

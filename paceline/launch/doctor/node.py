@@ -37,13 +37,13 @@ FIELDS = (
 )  # fmt: skip
 # What holds a GPU back although it has work and a cool machine would not: a run is slow for it.
 SLOWED = {
-    0x8: "slowed down by its hardware (heat, power or an external brake)",
-    0x20: "slowed down by its driver for heat",
-    0x40: "slowed down by its hardware for heat",
-    0x80: "slowed down by the power supply's brake",
+    0x8: "slowed down by its hardware (heat, power, or an external brake)",
+    0x20: "slowed down by its driver because of heat",
+    0x40: "slowed down by its hardware because of heat",
+    0x80: "slowed down by the brake of the power supply",
 }
 # Why else clocks are below the highest: nothing is wrong.
-USUAL = {0x1: "idle", 0x2: "clocks set by hand", 0x4: "at its power limit", 0x10: "synchronised", 0x100: "display"}
+USUAL = {0x1: "idle", 0x2: "clocks set manually", 0x4: "at its power limit", 0x10: "synchronized", 0x100: "display"}
 # A GPU's row in the matrix of topo -m; letters of its links: NV18 is NVLink, the others are PCI Express and the CPUs between.
 _ROW = re.compile(r"GPU(\d+)\t(.*)")
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
@@ -124,7 +124,7 @@ def format_links(links: Mapping[tuple[int, int], str]) -> str:
     """As "NV18 between all", or each kind with the number of pairs: "16 x NV2, 12 x SYS"; "" without any."""
     kinds = Counter(links.values())
     if len(kinds) == 1:
-        return f"{next(iter(kinds))} between all"
+        return f"{next(iter(kinds))} between all GPUs"
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -163,7 +163,7 @@ def explain_old_driver(driver: str, torch: str) -> str:
     if not here or not built or here >= built:
         return ""
     if here[0] < built[0]:
-        return f"the driver knows CUDA up to {driver}, this torch is built for {torch}: a newer driver, or a torch for CUDA {here[0]}"
+        return f"the driver supports CUDA up to {driver}, and this torch needs {torch}. Update it, or use a torch for CUDA {here[0]}"
     return ""
 
 
@@ -323,4 +323,4 @@ def _free(folder: Path) -> tuple[float, str]:
         free = round(shutil.disk_usage(folder).free / GIB, 1)
     except OSError as problem:
         return -1, f"{abbreviate(str(folder), 200)}: {problem.strerror}"
-    return free, "" if os.access(folder, os.W_OK) else f"{abbreviate(str(folder), 200)} cannot be written"
+    return free, "" if os.access(folder, os.W_OK) else f"{abbreviate(str(folder), 200)} is not writable"

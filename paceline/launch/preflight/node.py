@@ -83,15 +83,15 @@ def preflight_lines(job: LaunchJob, start: str) -> str:
     """Shell lines: `start` runs the programs on every node; where the verdict is not good the script ends with 3."""
     quote = shlex.quote
     return f"""
-# Before training, doctor and bench comm on every node.
+# Before training, run doctor and bench comm on every node.
 preflight={quote(str(job.preflight_folder))}
 mkdir -p "$preflight"
 preflight_start=${{SLURM_JOB_ID:-here}}-$$-$(date +%s)-$RANDOM$RANDOM
-rm -f "$preflight/start"  # whatever lies there is not written through
+rm -f "$preflight/start"  # an existing link is not followed
 echo "$preflight_start" >"$preflight/start"
 {start} || true
 if [ "$(cat "$preflight/verdict" 2>/dev/null)" != "$preflight_start good" ]; then
-    [ "$(cat "$preflight/verdict" 2>/dev/null)" = "$preflight_start refused" ] || echo "paceline: the preflight came to no end"
+    [ "$(cat "$preflight/verdict" 2>/dev/null)" = "$preflight_start refused" ] || echo "paceline: the preflight did not complete"
     echo {FAILED} >{quote(str(job.exit_code_file))}
     exit {FAILED}
 fi
@@ -217,7 +217,7 @@ def _reach(board: FileBoard, own: int, numbers: Sequence[int]) -> NetworkChecks:
             try:
                 rates[str(peer)] = measure_bandwidth(looks[peer]["address"], looks[peer]["ports"][0], board.start)
             except OSError as problem:
-                failures[str(peer)] = f"{looks[peer]['address']} while megabytes were sent ({short_reason(problem)})"
+                failures[str(peer)] = f"{looks[peer]['address']} during the bandwidth test ({short_reason(problem)})"
     return NetworkChecks(own, cores, failures, rates, clocks)
 
 
@@ -254,7 +254,7 @@ def _failure(process: subprocess.Popen[str]) -> str:
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return f"no end within {ROUND_SECONDS:g} s"
+        return f"did not complete within {ROUND_SECONDS:g} s"
     return (
         ""
         if process.returncode == 0
@@ -307,7 +307,7 @@ class _First:
         failed = self.board.gather("failed", range(self.flags.nodes), 0.2)
         joint = {} if failed else self.board.wait(["ranks"], SEEN_SECONDS)[1]
         if not joint:
-            self.failure = next((facts["text"] for facts in failed.values()), "ranks together came to no end")
+            self.failure = next((facts["text"] for facts in failed.values()), "the test of all ranks did not complete")
             return
         nodes = [node_from_json(facts) for facts in joint["nodes"]]
         self.comm = joint["comm"]
@@ -317,7 +317,7 @@ class _First:
                 if one.text not in before[number]:
                     self.found[number].append(MachineFact(one.level, self.names[number], one.text))
         if not self.comm["sums_are_right"]:
-            self.failure = "bench comm: a sum between ranks came out wrong"
+            self.failure = "bench comm: a sum between ranks was wrong"
 
     def finish(self, seconds: float) -> None:
         """The report, and the verdict, which comes last."""

@@ -66,9 +66,9 @@ def judge_nodes(
 
     for number in result:
         if number not in looks:
-            add(number, "did not answer")
+            add(number, "did not respond")
         elif number not in reaches:
-            add(number, "fell silent while nodes tried each other")
+            add(number, "stopped responding during the connection tests")
     for look in looks.values():
         for text in look.troubles:
             add(look.number, text)
@@ -95,10 +95,10 @@ def _unreached(names: Sequence[str], reaches: Mapping[int, NetworkChecks]) -> di
         worst = max(count, key=lambda number: (count[number], targets[number], number))
         incoming = [(source, text) for source, target, text in edges if target == worst]
         outgoing = [(target, text) for source, target, text in edges if source == worst]
-        words = [f"{names[source]} does not reach it at {text}" for source, text in incoming[:1]]
-        words += [f"it does not reach {names[target]} at {text}" for target, text in outgoing[:1] if not incoming]
+        words = [f"{names[source]} does not reach this node at {text}" for source, text in incoming[:1]]
+        words += [f"this node does not reach {names[target]} at {text}" for target, text in outgoing[:1] if not incoming]
         more = len(incoming or outgoing) - 1
-        result[worst] = words[0] + (f", nor {'do' if incoming else 'does it'} {more} more" if more else "")
+        result[worst] = words[0] + (f" (failed connections: {more + 1})" if more else "")
         edges = [edge for edge in edges if worst not in edge[:2]]
     return result
 
@@ -112,8 +112,8 @@ def _slow_cores(reaches: Mapping[int, NetworkChecks]) -> Iterator[tuple[int, str
         usual = statistics.median_high(others) if others else 0
         if rate < SLOW_CORE * usual:
             text = (
-                f"core {core} hashes {rate:.0f} MB/s, the slowest core of the other nodes {usual:.0f} (bound "
-                f"{SLOW_CORE:g} of it): another program, heat, or a held clock"
+                f"core {core} hashes {rate:.0f} MB/s, the slowest core of the other nodes {usual:.0f} MB/s (minimum: "
+                f"{SLOW_CORE:g} of it). Check for another program, heat, or a limited clock"
             )
             yield number, text
 
@@ -128,7 +128,10 @@ def _slow_links(reaches: Mapping[int, NetworkChecks]) -> Iterator[tuple[int, str
     median = statistics.median_high(every) if every else 0
     for number, own in sorted(links.items()):
         if (best := max(own)) < SLOW_LINK * median:
-            yield (number, f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)")
+            yield (
+                number,
+                f"the best link has {best:.0f} MB/s, the median is {median:.0f} MB/s (minimum: {SLOW_LINK:g} of it)",
+            )
 
 
 def _far_clocks(reaches: Mapping[int, NetworkChecks]) -> Iterator[tuple[int, str]]:
@@ -142,7 +145,7 @@ def _far_clocks(reaches: Mapping[int, NetworkChecks]) -> Iterator[tuple[int, str
         error = max(error for _, error in reach.clocks.values())
         if abs(offset) > FAR_SECONDS + error:
             ahead = "ahead of" if offset > 0 else "behind"
-            text = f"its clock is {abs(offset):.3g} s {ahead} the other nodes': is a time service running (chrony, ntpd)?"
+            text = f"the clock is {abs(offset):.3g} s {ahead} the other nodes. Check that a time service is running (chrony, ntpd)"
             yield number, text
 
 
@@ -175,7 +178,7 @@ def write_report(result: Preflight, folder: Path) -> str:
     text = "\n".join(_lines(result))
     atomic_write(folder / "preflight.json", json.dumps(_facts(result), indent=1) + "\n")
     atomic_write(folder / "preflight.html", _page(result))
-    return f"{text}\npreflight: the report is {folder / 'preflight.html'}"
+    return f"{text}\npreflight: report: {folder / 'preflight.html'}"
 
 
 def _lines(result: Preflight) -> list[str]:
@@ -198,20 +201,20 @@ def _lines(result: Preflight) -> list[str]:
 
 def _verdict(result: Preflight) -> str:
     if result.good:
-        return f"preflight: trains on {', '.join(result.names)}"
+        return f"preflight: training on {', '.join(result.names)}"
     if result.failure:
-        return f"paceline: preflight refuses the job: {result.failure}"
+        return f"paceline: preflight failed: {result.failure}"
     bad_ones = (finding for own in result.found.values() for finding in own if finding.level == "problem")
     why = "; ".join(f"{finding.about}: {finding.text}" for finding in bad_ones)
     good = sum(not count_problems(own) for own in result.found.values())
-    return f"paceline: preflight refuses the job: {why}. {good} of {len(result.names)} nodes are good"
+    return f"paceline: preflight failed: {why}. {good} of {len(result.names)} nodes passed"
 
 
 def _measured(result: Preflight, number: int) -> str:
     if number not in result.looks:
         return ""
     look, reach = result.looks[number], result.reaches.get(number)
-    slowest = f"slowest core {min(reach.cores.values()):.0f} MB/s of SHA-256; " if reach and reach.cores else ""
+    slowest = f"slowest core {min(reach.cores.values()):.0f} MB/s SHA-256; " if reach and reach.cores else ""
     sends = f"sends {max(reach.rates.values()):.0f} MB/s; " if reach and reach.rates else ""
     return f"{slowest}{sends}{format_node(look.facts)}"
 
@@ -248,7 +251,7 @@ def _page(result: Preflight) -> str:
     )
     return (
         f'<!doctype html><meta charset="utf-8"><title>preflight</title><style>{STYLE}</style><h1>Preflight</h1>'
-        f"<p>{html.escape(_verdict(result))}</p><table><tr><th>state<th>node<th>what it is<th>found</tr>{''.join(rows)}</table>"
-        + (f"<h2>bench comm</h2><table><tr><th>message<th>bytes<th>us, median</tr>{comm}</table>" if comm else "")
+        f"<p>{html.escape(_verdict(result))}</p><table><tr><th>state<th>node<th>hardware<th>findings</tr>{''.join(rows)}</table>"
+        + (f"<h2>bench comm</h2><table><tr><th>message<th>bytes<th>median (us)</tr>{comm}</table>" if comm else "")
         + "\n"
     )

@@ -58,7 +58,7 @@ MAX_NAME = 255
 # A leading minus would be an option of ssh's.
 NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 LOOPBACK = re.compile(r"localhost(?:\..*)?|127\.\d+\.\d+\.\d+", re.IGNORECASE)
-WANTED = "write `node1`, `node1 slots=8` or `node1:8`"
+WANTED = "`node1`, `node1 slots=8`, or `node1:8`"
 AT_ONCE = 64
 # For one answer: logging in, and a Python that starts from a slow shared disk.
 ANSWER_SECONDS = 60
@@ -85,7 +85,7 @@ def read_hostfile(path: Path, per_node: int) -> tuple[Host, ...]:
     except OSError as problem:
         raise PacelineError(f"--hostfile {path}: {problem.strerror or problem}.") from None
     except UnicodeDecodeError:
-        raise PacelineError(f"--hostfile {path}: is no text. Expected a host a line: {WANTED}.") from None
+        raise PacelineError(f"--hostfile {path}: not a text file. Expected one host per line: {WANTED}.") from None
     hosts: dict[str, Host] = {}
     lines: dict[str, int] = {}
     for number, raw in enumerate(text.splitlines(), 1):
@@ -99,12 +99,12 @@ def read_hostfile(path: Path, per_node: int) -> tuple[Host, ...]:
         key = host.address.lower()
         if key in lines:
             raise PacelineError(
-                f"{path}, line {number}: {host.address} stands in line {lines[key]} already. Give it one line with all "
+                f"{path}, line {number}: {host.address} is already in line {lines[key]}. List each host once, with all "
                 "its slots."
             )
         hosts[key], lines[key] = host, number
     if not hosts:
-        raise PacelineError(f"--hostfile {path}: names no host. Expected a host a line: {WANTED}.")
+        raise PacelineError(f"--hostfile {path}: contains no host. Expected one host per line: {WANTED}.")
     return tuple(hosts.values())
 
 
@@ -115,18 +115,20 @@ def select_hosts(hosts: tuple[Host, ...], nodes: int, per_node: int, path: Path)
     """
     if len(hosts) < nodes:
         raise PacelineError(
-            f"--nodes {nodes}: {path} names {len(hosts)} host{'s'[: len(hosts) > 1]}. Add {nodes - len(hosts)}, or ask "
-            f"for --nodes {len(hosts)}."
+            f"--nodes {nodes}: {path} lists {len(hosts)} host{'s'[: len(hosts) > 1]}. Add {nodes - len(hosts)}, or set "
+            f"--nodes {len(hosts)}."
         )
     taken = hosts[:nodes]
     for host in taken:
         if host.slots < per_node:
             raise PacelineError(
                 f"{path}: {host.address} has {host.slots} slot{'s'[: host.slots > 1]}, and the system has {per_node} ranks "
-                f"a node. Raise its slots, or ask for --system.ranks-per-node {host.slots}."
+                f"per node. Raise the slots, or set --system.ranks-per-node {host.slots}."
             )
         if nodes > 1 and LOOPBACK.fullmatch(host.address):
-            raise PacelineError(f"{path}: {host.address} is another machine on every host. Give it the name that all know.")
+            raise PacelineError(
+                f"{path}: {host.address} is a different machine on each host. Use a name that all hosts resolve."
+            )
     return taken
 
 
@@ -135,27 +137,27 @@ def _read_line(line: str, per_node: int) -> Host:
     name, *rest = line.split()
     slots = None
     if name.count(":") > 1 or name.startswith("["):
-        raise ValueError(f"'{abbreviate(name)}' is an IPv6 address: use a host name that stands for it")
+        raise ValueError(f"'{abbreviate(name)}' is an IPv6 address. Use a host name instead")
     if ":" in name:
         name, _, text = name.partition(":")
         slots = _count(text)
     if "@" in name:
-        raise ValueError(f"'{abbreviate(name)}': which user logs in belongs into ~/.ssh/config, not into the hostfile")
+        raise ValueError(f"'{abbreviate(name)}' must not contain a user. Set the user in ~/.ssh/config")
     if len(name) > MAX_NAME or not NAME.fullmatch(name):
-        raise ValueError(f"'{abbreviate(name)}' is no host name: {WANTED}")
+        raise ValueError(f"'{abbreviate(name)}' is not a host name. Expected {WANTED}")
     for word in rest:
         keyword, equals, text = word.partition("=")
         if keyword != "slots" or not equals:
-            raise ValueError(f"'{abbreviate(word)}' is not understood: {WANTED}")
+            raise ValueError(f"'{abbreviate(word)}' is not supported. Expected {WANTED}")
         if slots is not None:
-            raise ValueError("says its slots twice")
+            raise ValueError("slots are given twice")
         slots = _count(text)
     return Host(name, per_node if slots is None else slots)
 
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= MAX_RANKS:
-        raise ValueError(f"'{abbreviate(text)}' is no number of slots, 1 to {MAX_RANKS}")
+        raise ValueError(f"'{abbreviate(text)}' is not a number of slots from 1 to {MAX_RANKS}")
     return int(text)
 
 
@@ -198,18 +200,18 @@ def _trouble(job: LaunchJob, host: Host, file: Path, token: str, port: int) -> s
         script = Path(host_probe.__file__).read_bytes()
         done = subprocess.run(command, input=script, capture_output=True, timeout=ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"{host.address}: no answer within {ANSWER_SECONDS} s. Try:  ssh {host.address} true"
+        return f"{host.address}: no response within {ANSWER_SECONDS} s. Try:  ssh {host.address} true"
     except OSError as problem:
-        return f"{host.address}: {command[0]} cannot be started ({problem.strerror}). Debian's ssh: openssh-client."
+        return f"{host.address}: starting {command[0]} failed ({problem.strerror}). Install ssh (Debian: openssh-client)."
     answers = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(host_probe.MARK)]
     if not answers:
         why = find_ssh_reason(done.stderr.decode(errors="replace"))
         if done.returncode == NO_CONNECTION:
-            text = f"ssh does not get in ({why}). Try:  ssh -o BatchMode=yes {host.address} true"
+            text = f"ssh login failed ({why}). Try:  ssh -o BatchMode=yes {host.address} true"
         elif done.returncode in (126, 127):
-            text = f"there is no {python[0]} to run ({why}). All hosts need the same environment at the same path."
+            text = f"{python[0]} not found ({why}). All hosts need the same environment at the same path."
         else:
-            text = f"{python[0]} does not work there ({why})."
+            text = f"{python[0]} failed ({why})."
         return f"{host.address}: {text}"
     missing = _missing(job, json.loads(answers[-1][len(host_probe.MARK) :]), token)
     return f"{host.address}: {missing[0]}" if missing else ""
@@ -220,31 +222,29 @@ def _missing(job: LaunchJob, answer: dict[str, Any], token: str) -> list[str]:
     results = []
     own = {"paceline": __version__, "torch": importlib.metadata.version("torch")}
     if job.container == "none" and not answer["paceline"]:
-        results.append(
-            f"{answer['python']} there has no paceline ({escape_line(str(answer['why']))}). Install it on all hosts."
-        )
+        results.append(f"{answer['python']} has no paceline ({escape_line(str(answer['why']))}). Install it on all hosts.")
     elif job.container == "none":
         for name, version in own.items():
             if answer[name] != version:
                 there = escape_line(str(answer[name])) or "none"
-                results.append(f"{name} {there} there, {version} here. All hosts need the same version.")
+                results.append(
+                    f"{name} {there} on this host, {version} on the local machine. All hosts need the same version."
+                )
     if answer["token"] != token:
         results.append(
-            f"it does not see {job.launch_folder} as it is here. The run's folder must lie on a file system that all hosts "
-            "see at the same path: choose --output-dir there."
+            f"{job.launch_folder} is not the same folder on this host. All hosts must share the run folder "
+            "at the same path. Set --output-dir to a shared folder."
         )
     if not answer["workdir"]:
-        results.append(
-            f"there is no folder {job.workdir} there, from which this was started. Start from one that all hosts see."
-        )
+        results.append(f"the working directory {job.workdir} was not found. Start from a folder that all hosts share.")
     interface = job.system.interface
     if interface and interface not in answer["interfaces"]:
         there = ", ".join(escape_line(str(name)) for name in answer["interfaces"])
-        results.append(f"there is no network interface {interface} (--system.interface). It has {there}.")
+        results.append(f"--system.interface {interface}: network interface not found. Available: {there}.")
     if job.start == "mpirun" and not answer["programs"]:
-        results.append("there is no Open MPI in the PATH that ssh gives. Install it there, or use --launcher torchrun.")
+        results.append("Open MPI not found in the PATH of ssh. Install it there, or use --launcher torchrun.")
     if answer["port"]:
-        results.append(f"rank 0 cannot listen there ({escape_line(str(answer['port']))}). Choose another --master-port.")
+        results.append(f"rank 0 failed to listen ({escape_line(str(answer['port']))}). Choose another --master-port.")
     return results
 
 
@@ -298,15 +298,15 @@ def _on_every_host(job: LaunchJob, command: Words, head: str, addresses: Words) 
         )
     script = shlex.quote(str(job.launch_folder / "node.sh"))
     by_hand = " ".join(f"ssh {address} bash {script} {number} &" for number, address in enumerate(addresses))
-    run = f"{head}# By hand, without an eye on them:  {by_hand} wait\nset -euo pipefail\n{before}\n"
+    run = f"{head}# To start it manually, without monitoring:  {by_hand} wait\nset -euo pipefail\n{before}\n"
     run += f"exec {format_command_lines((*hold, *addresses))}\n"
     node = (
-        f"{BASH}# {job.name}: one host's part of {job.nodes}. Its number, from 0, is the only argument.\n"
+        f"{BASH}# {job.name}: starts the ranks of one host of {job.nodes}. The only argument is its index, from 0.\n"
         f"set -euo pipefail\n{cd}{format_exports(make_environment(job))}"
         + (format_node_exports(job, addresses[0], "$1") if job.nodes > 1 else "")
-        + "export PET_TEE=3  # torchrun: what ranks print comes here, each line with its rank\n"
-        "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: as here\n"
-        "export TORCH_CPP_LOG_LEVEL=ERROR  # torchrun: not a word about host names that no server knows\n"
+        + "export PET_TEE=3  # torchrun: prints the output of the ranks, each line with its rank\n"
+        "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: format of the prefix\n"
+        "export TORCH_CPP_LOG_LEVEL=ERROR  # torchrun: hides warnings about unresolved host names\n"
         + (f"\n{job.between}  # before the ranks start\n" if job.between else "")
         + f"\nexec {format_command_lines(command)}\n"
     )
@@ -320,7 +320,7 @@ def _on_every_host(job: LaunchJob, command: Words, head: str, addresses: Words) 
 
 def _with_mpirun(job: LaunchJob, command: Words, head: str, addresses: Words) -> tuple[LaunchFile, ...]:
     ssh = shlex.quote(" ".join(ssh_options()))
-    own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
+    own = f"export MASTER_ADDR={addresses[0]}  # host of rank 0, wherever mpirun runs\n"
     if any(variable.name == "MASTER_ADDR" for variable in job.environ):
         own = ""  # this shell's own is kept: the first host may have a faster network under another name
     one_a_node = ("--map-by", "ppr:1:node")
@@ -335,14 +335,14 @@ def _with_mpirun(job: LaunchJob, command: Words, head: str, addresses: Words) ->
         f"{head}set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{format_exports(make_environment(job))}{own}"
-        "# ssh asks nobody anything, notices a host that is gone, and goes from here to every host, not from one to the next.\n"
-        "# Open MPI up to 4, and from 5 on.\n"
+        "# ssh never prompts, detects lost hosts, and connects to each host directly.\n"
+        "# For Open MPI 4 and earlier, and for 5.\n"
         f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
         "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
     )
     if job.system.interface:
         name = shlex.quote(job.system.interface)
-        text += f"export OMPI_MCA_oob_tcp_if_include={name}  # mpirun's own talk: --system.interface\n"
+        text += f"export OMPI_MCA_oob_tcp_if_include={name}  # connections of mpirun itself: --system.interface\n"
     text += looking
     text += f"\n# Before the ranks start, once on every host.\n{format_command_lines(once)}\n" if job.between else ""
     text += f"\n{STARTERS['mpirun'].notes(job)}{format_command_lines(command)} &\n{STAY_WITH_MPIRUN}"
@@ -353,12 +353,12 @@ def _with_mpirun(job: LaunchJob, command: Words, head: str, addresses: Words) ->
 def _check(job: LaunchJob) -> None:
     """Check what needs no answer from the hosts. Raises PacelineError: no hosts, too many or few."""
     if job.hostfile is None:
-        raise PacelineError("--scheduler hostfile: which hosts? Name them in --hostfile FILE, one a line: `node1 slots=8`.")
+        raise PacelineError("--scheduler hostfile: requires --hostfile FILE, with one host per line: `node1 slots=8`.")
     _hosts_of(job)
     address = next((variable.value for variable in job.environ if variable.name == "MASTER_ADDR"), "")
     if job.start == "mpirun" and job.nodes > 1 and LOOPBACK.fullmatch(address):
         raise PacelineError(
-            f"MASTER_ADDR={address}: that is another machine on every host. Unset it: the first host is taken."
+            f"MASTER_ADDR={address}: this address is a different machine on each host. Unset it to use the first host."
         )
 
 
@@ -368,5 +368,5 @@ def _begin(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
     return run_script(job, paths)
 
 
-NO_SSH = "--scheduler hostfile: there is no ssh on this machine (Debian: openssh-client)."
+NO_SSH = "--scheduler hostfile: ssh not found on this machine. Install it (Debian: openssh-client)."
 HOSTFILE = Scheduler(_files, _check, _begin, missing=require_programs(NO_SSH, "ssh"))

@@ -67,7 +67,7 @@ class SlurmJob:
     def waiting_for(self) -> str:
         """Slurm's reason while it waits."""
         self._ask()
-        return f"waits ({self._reason})" if self._state == "PENDING" else ""
+        return f"is waiting ({self._reason})" if self._state == "PENDING" else ""
 
     def _ask(self) -> None:
         if time.monotonic() - self._asked < ASK_SECONDS:
@@ -91,9 +91,7 @@ def _quiet(*command: str) -> subprocess.CompletedProcess[str]:
 
 def _check(job: LaunchJob) -> None:
     if "%" in str(job.log) or "\\" in str(job.log):
-        raise PacelineError(
-            f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --output-dir."
-        )
+        raise PacelineError(f"{job.folder}: must not contain % or \\, which Slurm expands. Choose another --output-dir.")
 
 
 def _begin(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
@@ -106,7 +104,7 @@ def _begin(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
         # The last line is the conclusion of those before it.
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         why = escape_line(last.strip().removeprefix("sbatch: error: ").rstrip(".")[:300])
-        raise PacelineError(f"sbatch refused {paths[0]}: {why}. `sinfo` shows what the cluster has.")
+        raise PacelineError(f"sbatch rejected {paths[0]}: {why}. To list the resources of the cluster, run `sinfo`.")
     submitted = SlurmJob(done.stdout.strip().partition(";")[0])
     atomic_write(job.launch_folder / JOB_NUMBER, f"{submitted.number}\n")
     return submitted
@@ -127,11 +125,11 @@ def _earlier(job: LaunchJob, files: tuple[LaunchFile, ...]) -> RunningJob | None
     for file in files:
         if _without_time(_text(job.launch_folder / file.name)) != _without_time(file.text):
             raise PacelineError(
-                f"{job.folder}: job {number} is still there with another {file.name} than this command's. Give its own "
-                f"command again to follow it, wait for its end, or take it away: scancel {number}"
+                f"{job.folder}: job {number} still exists, and its {file.name} differs from this command. To follow the job, run "
+                f"its own command. Or wait until it ends, or cancel it:  scancel {number}"
             )
     running = SlurmJob(number)
-    running.name += " (submitted before; it is still there and is followed)"
+    running.name += " (submitted before, still exists; following it)"
     return running
 
 
@@ -147,7 +145,7 @@ def _without_time(script: str) -> str:
     return "".join(line for line in script.splitlines(keepends=True) if not line.startswith("#SBATCH --time="))
 
 
-NO_SBATCH = "--scheduler slurm: this machine has no sbatch. Use a login node of the cluster, or --scheduler hostfile."
+NO_SBATCH = "--scheduler slurm: sbatch not found on this machine. Use a login node of the cluster, or --scheduler hostfile."
 SLURM = Scheduler(
     lambda job, command: (LaunchFile("job.sbatch", make_sbatch_script(job, command), runs=True),),
     _check,
@@ -162,7 +160,7 @@ SLURM = Scheduler(
 
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
 ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
-WATCHED = "# the ranks of a run look for it: they save a checkpoint and end with 75"
+WATCHED = "# if this file exists, the ranks save a checkpoint and exit with 75"
 
 
 def make_sbatch_script(job: LaunchJob, command: Words) -> str:
@@ -181,14 +179,14 @@ def make_sbatch_script(job: LaunchJob, command: Words) -> str:
         each = ("srun", *every, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label")
         command = (*each, *container.srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
     if line := container.before(job):
-        parts.append(_once("Folders that the container writes into", line, "a folder cannot be made on a node", every))
+        parts.append(_once("Create the folders of the container", line, "creating a folder on a node failed", every))
     if job.preflight:
         # --wait: whoever hangs when the others have ended is ended.
         words = ("srun", *every, "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=30", *container.srun(job))
         own = with_node_number(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
         parts.append(preflight_lines(job, f"{format_command_lines(words)} \\\n    {own}"))
     if job.between:
-        failed = f"the command of --pre-run-command failed on a node: {escape_line(job.between)}"
+        failed = f"--pre-run-command failed on a node: {escape_line(job.between)}"
         parts.append(_once("Before the ranks start", job.between, failed, every))
     if starter.reach == "node" and job.nodes > 1:
         names = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
@@ -232,7 +230,7 @@ def _ranks_and_end(job: LaunchJob, command: Words) -> str:
     goes_on, notes = job.batch.requeue, CONTAINERS[job.container].notes(job) + STARTERS[job.start].notes(job)
     return f"""
 last_checkpoint={quote(str(last))}
-# USR1 comes from Slurm {job.batch.grace_seconds} s before the walltime's end, TERM from whoever wants the run to save and end.
+# Slurm sends USR1 {job.batch.grace_seconds} s before the walltime. TERM also stops the run after a checkpoint.
 time_is_up=0
 trap 'time_is_up=1; touch "$stop_file"' USR1
 trap 'touch "$stop_file"' TERM
@@ -243,14 +241,14 @@ starter=$!
 while kill -0 "$starter" 2>/dev/null; do wait "$starter"; done
 rm -f "$stop_file"
 
-# The run's own exit code; 3 where the ranks died before one was left.
+# The exit code of the run, or 3 if the ranks died before they wrote one.
 code=$(cat "$code_file" 2>/dev/null || echo 3)
 if [ "$time_is_up" = 1 ] && [ "$code" = 75 ]; then
     if [ "$(readlink "$last_checkpoint")" = "$checkpoint_before" ]; then
-        echo "paceline: the walltime was too short for one checkpoint; ask for a longer one with --walltime."
+        echo "paceline: the walltime was too short for one checkpoint. Set a longer --walltime."
     else
-        echo "paceline: the walltime is up; {"job $SLURM_JOB_ID" if goes_on else "the same command"} goes on from here."
-{'        scontrol requeue "$SLURM_JOB_ID"' if goes_on else "        # --requeue was not asked for"}
+        echo "paceline: the walltime is over; {"job $SLURM_JOB_ID" if goes_on else "the same command"} resumes from here."
+{'        scontrol requeue "$SLURM_JOB_ID"' if goes_on else "        # --slurm.requeue is off"}
     fi
 fi
 exit "$code"

@@ -63,7 +63,7 @@ def make_host_environment(command: Words, environ: Mapping[str, str] = os.enviro
 def find_ssh_reason(output: str) -> str:
     """The line of ssh's own output that gives the reason, for a message; ssh writes what it tried before what failed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return escape_line(lines[-1].rstrip(".")[:300]) if lines else "ssh says nothing"
+    return escape_line(lines[-1].rstrip(".")[:300]) if lines else "no output of ssh"
 
 
 _printing = threading.Lock()
@@ -144,9 +144,7 @@ def run_on_hosts(folder: Path, python: Words, addresses: Sequence[str]) -> int:
                 continue
             going.remove(connection)
             if connection.is_lost():
-                print_line(
-                    f"{connection.address}: its connection broke off. What runs there ends as soon as it misses the others."
-                )
+                print_line(f"{connection.address}: connection lost. The processes on this host end when they detect it.")
                 ended = LOST
             if ended:
                 code = code or ended
@@ -160,7 +158,7 @@ def run_on_hosts(folder: Path, python: Words, addresses: Sequence[str]) -> int:
                 connection.hang_up()
             if time.monotonic() > hang_up_at + HANG_UP_SECONDS:
                 for connection in going:
-                    print_line(f"{connection.address}: does not end; given up")
+                    print_line(f"{connection.address}: does not end; killing the connection")
                     connection.kill()
         time.sleep(LOOK_SECONDS)
     return code

@@ -15,7 +15,7 @@ from typing import Any
 from paceline._utils.errors import PacelineError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-WHERE = "peers and some measurements are in benchmarks/ of paceline's checkout, and this paceline is installed without one"
+WHERE = "baselines and some measurements are in benchmarks/ of the repository, and this paceline was installed without it"
 
 
 def find_peers(name: str) -> Any:
@@ -31,5 +31,5 @@ def require_peers(name: str, flag: str) -> Any:
     """The same where nothing is left to measure without them. Raises PacelineError naming the flag."""
     result = find_peers(name)
     if result is None:
-        raise PacelineError(f"{flag}: {WHERE}. Run it from a clone of the repository.")
+        raise PacelineError(f"{flag}: {WHERE}. Run the command from a clone of the repository.")
     return result

@@ -213,7 +213,7 @@ def run_steps(
     works: dict[str, ConvFlops] = {}
     for name, contender in menu.items():
         if contender.graph and facts["waits_for_the_device"]:
-            facts["absent"][name] = f"a step waits for the device: {facts['waits_for_the_device']}"
+            facts["absent"][name] = f"a step synchronizes with the device: {facts['waits_for_the_device']}"
             continue
         try:
             ready = contender.make()
@@ -240,7 +240,7 @@ def run_steps(
         rates[name] = round(images / measure_seconds(ready.step, 0.0, device, block).wall, 3)
         if rates[OURS] > bench.slowest * rates[name]:
             del made[name]
-            facts["absent"][name] = f"{rates[OURS] / rates[name]:.1f} times slower than {OURS}: it is not in the rounds"
+            facts["absent"][name] = f"{rates[OURS] / rates[name]:.1f} times slower than {OURS}, so its rounds end"
         yield facts
     ceiling = MachinePeak(works[OURS], bench.matrix, NUMBERS[precision], device)
     timed = {name: lambda step=ready.step: measure_seconds(step, seconds, device, block) for name, ready in made.items()}

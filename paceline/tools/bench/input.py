@@ -57,10 +57,10 @@ _SUFFIXES = {".jpg", ".jpeg", ".jpe"}
 # Name of a value that --scaling measures -> its column, and how it is printed.
 COLUMNS = {
     "images_per_second": ("images/s", ",.0f"),
-    "cpu_ms": ("CPU-ms an image", ".2f"),
-    "voluntary_switches": ("switches an image", ".2f"),
-    "memory_mib": ("memory, MiB", ",.0f"),
-    "first_batch_seconds": ("first batch, s", ".2f"),
+    "cpu_ms": ("CPU ms per image", ".2f"),
+    "voluntary_switches": ("switches per image", ".2f"),
+    "memory_mib": ("memory (MiB)", ",.0f"),
+    "first_batch_seconds": ("first batch (s)", ".2f"),
 }
 Measured = dict[str, float]
 Menu = Mapping[str, Callable[[], Any]]  # name -> what makes the contender: a context manager around `take() -> images`
@@ -122,8 +122,8 @@ def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmar
     annotations = list_matching(data / "annotations", "instances_train*.json")
     if not annotations:
         raise DataError(
-            f"{data}: no annotations/instances_train*.json, from which torchvision's data set reads.\n"
-            "Give a data set in COCO's layout:  --data DIR"
+            f"{data}: annotations/instances_train*.json not found, which the dataset of torchvision requires.\n"
+            "Pass a dataset in the COCO layout:  --data DIR"
         )
     return replace(result, annotations=annotations[0])
 
@@ -148,7 +148,7 @@ def _with_objects(
     manifest, cores = Manifest.load(prepare_if_needed(data, kind="boxes", reporter=reporter)), count_cpus()
     task = get_task(name, manifest, settings, batch)
     if not task.data.train_images:
-        raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
+        raise DataError(f"{data}: no training image has an object. Pass annotated images:  --data DIR")
     tasks = {form: get_task(name, manifest, replace(settings, **changed), batch) for form, changed in forms.items()}
     menu = {f"paceline {form}, {cores} workers": partial(task_batches, one, cores) for form, one in tasks.items()}
     first = next(iter(tasks))
@@ -192,11 +192,11 @@ def run_input_bench(
     contest, cores, console = find(data, size=size, decoders=chosen), count_cpus(), Console()
     menu, theirs = dict(contest.ours), find_peers("input_torchvision")
     if theirs is None:
-        console.print(f"{WHERE}: ours is measured alone", markup=False)
+        console.print(f"{WHERE}; measuring only paceline", markup=False)
     else:
         menu |= theirs.contenders(contest, cores)
     menu[f"bare decode, {cores} threads"] = partial(bare_decode, contest.paths, cores)
-    console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
+    console.print(f"{len(contest.paths)} images, {len(menu)} candidates, {rounds} rounds of {seconds:g} s each")
     measured = run_all_rounds(
         {name: partial(steady_rates, make, seconds) for name, make in menu.items()}, rounds, console.print
     )
@@ -218,7 +218,7 @@ def photos_in(data: Path) -> list[Path]:
     files = (Path(location, name) for location, _, names in walk_visible(data) for name in names)
     paths = sorted(path for path in files if path.suffix.lower() in _SUFFIXES)
     if not paths:
-        raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
+        raise DataError(f"{data}: no JPEG images found in this folder.\nPass a folder with images:  --data DIR")
     return paths
 
 
@@ -234,7 +234,7 @@ def installed_decoders() -> list[Decoder]:
 def require_linux() -> None:
     """Raises PacelineError elsewhere."""
     if not Path("/proc/self/stat").exists():
-        raise PacelineError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
+        raise PacelineError("bench input: only supported on Linux, because it reads CPU times from /proc.")
 
 
 def steady_rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
@@ -290,13 +290,13 @@ def _table(report: Mapping[str, Any], title: str) -> Table:
     against = list(next(iter(ratios.values())))
     table = compact_table(
         Column("contender", min_width=13, overflow="fold"),
-        *(Column(name, min_width=8, justify="right") for name in ("images/s", "images a CPU-second")),
+        *(Column(name, min_width=8, justify="right") for name in ("images/s", "images per CPU-second")),
         *(Column(f"x {what.replace('unchecked', 'without check')}", width=8, justify="right") for what in against),
         title=title,
     )
     for name, rounds in report["images_per_cpu_second"].items():
         table.add_row(
-            name + (" (best peer)" if name == report["best_peer"] else ""),
+            name + (" (best baseline)" if name == report["best_peer"] else ""),
             f"{statistics.median(report['images_per_second'][name]):.0f}",
             f"{statistics.median(rounds):.0f}",
             *(format_ratio(ratios[name][what]) if name in ratios else "" for what in against),
@@ -308,7 +308,7 @@ def parse_worker_counts(requested: Sequence[int]) -> list[int]:
     """What --scaling names; 0: 1, 2, 4, ... up to twice the usable cores. Raises RecipeError for a number that cannot be."""
     if any(not 0 <= count <= MAX_WORKERS for count in requested):
         raise RecipeError(
-            f"--scaling {' '.join(map(str, requested))}: numbers from 1 to {MAX_WORKERS}, or 0 for 1, 2, 4, ..."
+            f"--scaling {' '.join(map(str, requested))}: must be numbers from 1 to {MAX_WORKERS}, or 0 for 1, 2, 4, ..."
         )
     powers = [2**power for power in range((2 * count_cpus()).bit_length())] if 0 in requested else []
     return sorted({*requested, *powers} - {0})
@@ -325,13 +325,13 @@ def run_scaling(
     require_linux()
     contest, console, theirs = (find(data, size=size, decoders=["simplejpeg"]), Console(), find_peers("input_torchvision"))
     if theirs is None:
-        console.print(f"{WHERE}: only ours is measured", markup=False)
+        console.print(f"{WHERE}; measuring only paceline", markup=False)
     menu: dict[str, Callable[[], Any]] = {}
     for count in workers:
         menu[f"paceline {count}"] = partial(contest.with_workers, count)
         if theirs is not None:
             menu[f"torchvision {count}"] = partial(theirs.loader_of(contest), count, "tensor")
-    console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
+    console.print(f"{len(contest.paths)} images, {len(menu)} candidates, {rounds} rounds of {seconds:g} s each")
     result = run_all_rounds(
         {name: partial(measure_contender, make, seconds) for name, make in menu.items()}, rounds, console.print
     )
@@ -372,7 +372,7 @@ def _scaling_table(median: Mapping[str, Measured], title: str) -> Table:
     table = compact_table(
         Column("loader, workers", width=15),
         *(Column(name, width=8, justify="right") for name, _ in COLUMNS.values()),
-        Column("x the first", width=6, justify="right"),
+        Column("x first row", width=6, justify="right"),
         title=title,
     )
     least: dict[str, float] = {}

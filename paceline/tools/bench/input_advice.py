@@ -22,7 +22,7 @@ from paceline.config.reference_rates import usual_rates
 COMPUTING, FED = 0.75, 0.9
 STAGES = {
     "read": "read",
-    "draw": "header, draw",
+    "draw": "header, sampling",
     "decode": "decode",
     "augment": "resize, flip, colors",
     "batch": "batch",
@@ -49,8 +49,8 @@ def stage_microseconds(report: Report) -> dict[str, float]:
 
 def format_stages(report: Report) -> Table:
     """A row a stage: CPU time for an image where all loader threads are at it, its share, and the rate that they reach."""
-    shown = Table(title=f"one training image, from the store to a batch, by {report['num_workers']} threads")
-    for column in ("stage", "CPU us an image", "share", "images/s"):
+    shown = Table(title=f"one training image, from the store to a batch, with {report['num_workers']} threads")
+    for column in ("stage", "CPU us per image", "share", "images/s"):
         shown.add_column(column, justify="left" if column == "stage" else "right")
     costs = stage_microseconds(report)
     whole = sum(costs.values())
@@ -59,16 +59,14 @@ def format_stages(report: Report) -> Table:
         shown.add_row(STAGES[name], f"{cost:,.0f}", f"{cost / whole:.0%}", "" if rate is None else f"{rate:,.0f}")
     together = report["together"]
     shown.add_section()
-    shown.add_row("their sum", f"{whole:,.0f}", "", "")
-    shown.add_row("together", f"{together['cpu_microseconds']:,.0f}", "", f"{together['images_per_second']:,.0f}")
+    shown.add_row("sum", f"{whole:,.0f}", "", "")
+    shown.add_row("all stages", f"{together['cpu_microseconds']:,.0f}", "", f"{together['images_per_second']:,.0f}")
     shown.add_section()
     if (bare := report["limits"]["decoder"]) is not None:
-        shown.add_row(
-            "bare: whole photos decoded", f"{bare['cpu_microseconds']:,.0f}", "", f"{bare['images_per_second']:,.0f}"
-        )
+        shown.add_row("limit: decoding only", f"{bare['cpu_microseconds']:,.0f}", "", f"{bare['images_per_second']:,.0f}")
     if (disk := report["limits"]["disk"]) is not None:
         rate = f"{disk['images_per_second']:,.0f}, {disk['mib_per_second']:,.0f} MiB/s"
-        shown.add_row("bare: reads, not cached", "", "", rate)
+        shown.add_row("limit: uncached reads", "", "", rate)
     return shown
 
 
@@ -80,17 +78,17 @@ def describe_gap(report: Report) -> str:
     costs, together = stage_microseconds(report), report["together"]["cpu_microseconds"]
     rest = together - sum(costs.values())
     parts = {
-        "decoding less of each": costs["decode"] - bare["cpu_microseconds"],
+        "partial decoding": costs["decode"] - bare["cpu_microseconds"],
         "reading": costs["read"],
-        "header and draw": costs["draw"],
+        "header and sampling": costs["draw"],
         "resize, flip, colors": costs["augment"],
         "batch": costs["batch"],
         "threads": rest,
     }
     words = ", ".join(f"{name} {cost:+,.0f}" for name, cost in parts.items())
     return (
-        f"beside bare decoding ({bare['cpu_microseconds']:,.0f} CPU-us an image) the loader takes {together:,.0f}, "
-        f"{bare['cpu_microseconds'] / together:.2f} of its speed: {words}"
+        f"compared with decoding only ({bare['cpu_microseconds']:,.0f} CPU us per image), the loader needs {together:,.0f} CPU us, "
+        f"{bare['cpu_microseconds'] / together:.2f} of the speed. Differences: {words}"
     )
 
 
@@ -101,9 +99,9 @@ def describe_emulation(report: Report) -> str:
         return ""
     cores = math.ceil(result["cores_needed"])
     return (
-        f"{result['accelerators']} ask for {result['images_per_second']:,.0f} images/s: {result['utilisation']:.1%} busy, "
-        f"{result['delivered_images_per_second']:,.0f} images/s delivered by {report['cores']} core{'s'[: report['cores'] > 1]}; "
-        f"about {cores:,} core{'s'[: cores > 1]} of this kind would feed them"
+        f"{result['accelerators']} need {result['images_per_second']:,.0f} images/s: {result['utilisation']:.1%} busy, "
+        f"{result['delivered_images_per_second']:,.0f} images/s from {report['cores']} core{'s'[: report['cores'] > 1]}; "
+        f"about {cores:,} core{'s'[: cores > 1]} of this type would be enough"
     )
 
 
@@ -116,37 +114,35 @@ def give_advice(report: Report) -> str:
         disk, much = report["limits"]["disk"], wanted["images_per_second"]
         if disk is not None and disk["images_per_second"] < much:
             return (
-                f"the input keeps up as long as photos lie in memory: this disk brings {disk['images_per_second']:,.0f} images/s. "
-                "Where the data set is larger than memory: --system.io-threads 8, or a faster disk"
+                f"the input is fast enough while images are cached in memory. The disk reads {disk['images_per_second']:,.0f} "
+                "images/s. If the dataset is larger than memory, use --system.io-threads 8, or a faster disk"
             )
-        return f"the input keeps up ({wanted['utilisation']:.0%} busy): change nothing"
+        return f"the input is fast enough ({wanted['utilisation']:.0%} busy); no change is needed"
     computing = rate * together["cpu_microseconds"] / 1e6 / cores
     read = report["alone"]["read"]
     waiting = max(0.0, read["alone_microseconds"] - read["alone_cpu_microseconds"])  # of one thread, for a photo
     if computing < COMPUTING and waiting > 0.2 * sum(costs.values()):
         more = max(8, 2 * report["io_threads"])
         return (
-            f"reading waits for the store ({waiting:,.0f} us an image): --system.io-threads {more}, and where the photos fit "
-            "in memory --system.ram-cache 40GiB"
+            f"reading waits for the store ({waiting:,.0f} us per image). Set --system.io-threads {more}, and if the images fit "
+            "in memory, --system.ram-cache 40GiB"
         )
     if threads < cores:
-        return f"{threads} of {cores} cores decode: --system.num-workers {cores}"
+        return f"only {threads} of {cores} cores decode. Set --system.num-workers {cores}"
     if computing < COMPUTING:
-        return (
-            f"this machine is busy with other work, or reads wait: measure again, or try --system.num-workers {2 * cores}"
-        )
+        return f"other processes run here, or reads are slow. Measure again, or try --system.num-workers {2 * cores}"
     most = max(costs, key=lambda name: costs[name])
     if most == "decode":
         pack = "paceline data pack DIR --format recordio --resize-shorter-side 352 --output-dir SMALLER"
-        more = f"more cores, or smaller photos ({pack})"
+        more = f"use more cores, or smaller images ({pack})"
         if report["decoder"] == "simplejpeg":
-            more = f"--input.decoder nvimgcodec decodes only what a crop needs ({install_command('fast')}); else {more}"
-        return f"decoding is the limit ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
+            more = f"use --input.decoder nvimgcodec to decode only the crop ({install_command('fast')}), or {more}"
+        return f"decoding is the bottleneck ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
     if most == "augment":
-        return "resizing and colors are the limit: more cores, or weaker augmentation (--input.* flags: paceline plan)"
+        return "resizing and color transforms are the bottleneck. Use more cores, or weaker augmentation (--input.* flags)"
     if most == "read":
-        return "copying photos out of the page cache is the limit: more cores, or smaller photos"
-    return f"{STAGES[most]} is the limit, which no flag changes: more cores"
+        return "copying images from the page cache is the bottleneck. Use more cores, or smaller images"
+    return f"{STAGES[most]} is the bottleneck, and no flag changes it. Use more cores"
 
 
 # workload -> accelerator -> images a second of one, its usual row of config/published_rates.json.
@@ -178,4 +174,4 @@ def parse_demand(text: str, task: str) -> Demand:
     except ValueError:  # it is neither
         pass
     names = f"NAME or NAME:COUNT with one of {', '.join(known)}, or " if known else ""
-    raise RecipeError(f"--emulate {text!r}: write {names}images a second, e.g. --emulate 2500.")
+    raise RecipeError(f"--emulate {text!r}: must be {names}images per second. Example: --emulate 2500")

@@ -33,7 +33,7 @@ KINDS = tuple(
         (rf"^aten::(relu|add_$)|^{NODE}(Relu|Add)", "activations and shortcuts"),
         (rf"^aten::max_pool|^{NODE}MaxPool", "pooling"),
         (rf"^aten::(cat|reshape|contiguous|clone)$|^{NODE}(Cat|Permute|\w*View|Clone|Slice|Transpose)", "head outputs"),
-        (rf"^aten::(to|_to_copy)$|^{NODE}ToCopy", "number formats"),
+        (rf"^aten::(to|_to_copy)$|^{NODE}ToCopy", "dtype conversions"),
         (r"^Optimizer|^aten::_(foreach|fused)", "optimizer"),
         (rf"^{NODE}torch::autograd::AccumulateGrad", "gradients"),
     )

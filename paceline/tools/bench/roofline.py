@@ -133,8 +133,8 @@ def describe_above_peak(share: dict[str, float], ceiling: dict[str, Any]) -> str
     if share[name] <= 1:
         return ""
     return (
-        f"{name} reaches {share[name]:.0%} of the ceiling, {ceiling['gflops']:,.0f} GFLOP/s of {ceiling['kernel']}: the ceiling is "
-        f"wrong. Work faster than every kernel that was tried lacks one in {__name__}, or these were slowed by others: measure again."
+        f"{name} reaches {share[name]:.0%} of the ceiling, {ceiling['gflops']:,.0f} GFLOP/s of {ceiling['kernel']}, so the ceiling is "
+        f"wrong. Either {__name__} lacks a faster kernel, or other processes slowed the measurement. Measure again."
     )
 
 

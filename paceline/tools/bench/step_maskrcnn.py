@@ -88,7 +88,7 @@ class MaskRCNNBench(StepBench):
     def scenes(self, device: torch.device) -> Iterator[tuple[str, MaskRCNNInputs]]:
         """One for each count of positives."""
         for count in self.positives:
-            yield f"{count} positive regions an image", self.scene(count).to(device)
+            yield f"{count} positive regions per image", self.scene(count).to(device)
 
     def scene(self, positives: int) -> MaskRCNNInputs:
         """The batch, on the CPU."""
@@ -108,8 +108,8 @@ class MaskRCNNBench(StepBench):
         backbone, rpn, heads = model.network.backbone, model.network.rpn, model.network.roi_heads
         return (
             *resolve_part("input", model.normalize),
-            *resolve_part("trunk", backbone.body),
-            *resolve_part("pyramid", backbone.fpn),
+            *resolve_part("backbone", backbone.body),
+            *resolve_part("FPN", backbone.fpn),
             *resolve_part("proposal head", rpn.head, rpn.head.at),  # pyright: ignore[reportAttributeAccessIssue]
             *resolve_part("box head", heads.boxes),
             *resolve_part("mask head", heads.masks),

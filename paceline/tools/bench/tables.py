@@ -27,7 +27,7 @@ def compact_table(*columns: Column, title: str) -> Table:
 
 def print_operations(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """A row a contender; ratios with their intervals."""
-    table = Table("operation", _name("contender"), "ms (median)", "ours is faster by", "in CPU time by", "same result")
+    table = Table("operation", _name("candidate"), "ms (median)", "paceline speedup", "CPU time speedup", "same result")
     for row in rows:
         for name, seconds in row["median_seconds"].items():
             same = row["agrees"].get(name)
@@ -48,8 +48,8 @@ def print_step(words: str, step: Mapping[str, Any], console: Console) -> None:
     numbers = (
         ("images/s (median)", 5),
         ("CPU-s", 6),
-        ("ours is faster by", 8),
-        ("in CPU time by", 8),
+        ("paceline speedup", 8),
+        ("CPU time speedup", 8),
         ("GFLOP", 7),
         ("of the ceiling", 7),
     )
@@ -72,13 +72,13 @@ def print_step(words: str, step: Mapping[str, Any], console: Console) -> None:
         )
     console.print(table)
     for name, reason in step["absent"].items():
-        console.print(f"absent: {name}: {reason}", markup=False)
+        console.print(f"not measured: {name}: {reason}", markup=False)
     ceiling = step["ceiling"]
     console.print(f"the ceiling, {ceiling['gflops']:,.0f} GFLOP/s, is {ceiling['kernel']}", markup=False)
     if step["waits_for_the_device"] is not None:
-        console.print(f"host waits for the device: {step['waits_for_the_device'] or 'never'}", markup=False)
+        console.print(f"the host waits for the device: {step['waits_for_the_device'] or 'never'}", markup=False)
     where = step["where_milliseconds"]
-    table = Table(_name("one profiled step, ms"), *where)
+    table = Table(_name("one profiled step (ms)"), *where)
     for kind in dict.fromkeys(kind for spent in where.values() for kind in spent):
         table.add_row(kind, *(f"{spent.get(kind, 0.0):,.1f}" for spent in where.values()))
     console.print(table)
@@ -92,6 +92,6 @@ def print_prediction(precision: str, row: Mapping[str, Any], batch: int, console
     """From pixels to what is found."""
     for name, seconds in row["median_seconds"].items():
         faster, cpu = (format_ratio(row[key].get(name)) for key in ("times_faster", "times_faster_cpu"))
-        beside = f"; ours is faster by {faster}, in CPU time by {cpu}" if faster else ""
-        apart = f"; it finds {row['difference'][name]:.1%} otherwise" if not row["agrees"].get(name, True) else ""
+        beside = f"; paceline is faster by {faster}, in CPU time by {cpu}" if faster else ""
+        apart = f"; {row['difference'][name]:.1%} of the predictions differ" if not row["agrees"].get(name, True) else ""
         console.print(f"predict, {precision}, {name}: {batch / seconds:,.2f} images/s{beside}{apart}", markup=False)

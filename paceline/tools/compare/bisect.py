@@ -55,13 +55,13 @@ def print_bisection(
     Raises PacelineError for what cannot be compared.
     """
     if len(names) != 2:
-        raise PacelineError(f"--bisect compares two runs, and {len(names)} are named: paceline compare RUN RUN --bisect")
+        raise PacelineError(f"--bisect: requires two runs, got {len(names)}. Use:  paceline compare RUN RUN --bisect")
     folders = [run_folder(Path(name).expanduser()) for name in names]
     facts = [read_run(folder) for folder in folders]
     tasks = [str(one.recipe.get("task")) for one in facts]
     if tasks[0] != tasks[1]:
         raise PacelineError(
-            f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
+            f"--bisect: the runs have different tasks ({names[0]}: {tasks[0]}, {names[1]}: {tasks[1]}) and no common tensors."
         )
 
     def again(name: str) -> str:
@@ -81,7 +81,7 @@ def print_bisection(
     for line in () if in_json else format_recorded(result):
         say(line)
     if "replay" in result:
-        with waiting("training both again"):
+        with waiting("repeating the training of both runs"):
             result |= _replayed(runs, recipes, data, result["replay"])
         for line in () if in_json else format_replayed(result):
             say(line)
@@ -229,23 +229,23 @@ def format_recorded(result: Mapping[str, Any]) -> Iterator[str]:
     fields = list(result["differences"].items())
     texts = [f"{name}: {_both(values)}" for name, values in fields[:MAX_FIELDS]]
     if len(fields) > MAX_FIELDS:
-        texts.append(f"and {len(fields) - MAX_FIELDS} more, which compare without --bisect lists")
-    yield from _row("differs", *(texts or ["nothing in recipe, system, threads, versions and data"]))
+        texts.append(f"and {len(fields) - MAX_FIELDS} more; list them with compare without --bisect")
+    yield from _row("differs", *(texts or ["nothing in the recipe, system, threads, versions, and data"]))
     for name in ENDS:
         yield from _row(name, *_format_record(name, result[name]))
     if "replay" not in result:
-        yield from _row("so", "No difference: all that both wrote down of the same steps is equal.")
+        yield from _row("result", "No difference: all recorded values of common steps are equal.")
         return
     begin, last = result["replay"]["from"], result["replay"]["at_most"]
-    start = "first weights" if begin is None else f"checkpoint of step {begin:,}"
-    yield from _row("repeated", f"Both are trained again here from their {start}, to step {last:,} at most.")
+    start = "initial weights" if begin is None else f"checkpoint of step {begin:,}"
+    yield from _row("repeated", f"Both runs are trained again on this machine from their {start}, up to step {last:,}.")
 
 
 def _format_record(name: str, record: Mapping[str, Any]) -> Iterator[str]:
     first, equal, count = record["first"], record["equal"], record["compared"]
     alike = "none is equal" if equal is None else f"equal up to step {equal:,}"
     if not count:
-        yield f"none of the same step{'s' * (name == 'events')} in both"
+        yield f"no common step{'s' * (name == 'events')} recorded in both"
     elif first is None:
         yield f"{alike}: {count:,} compared"
     elif name == "events":
@@ -260,7 +260,7 @@ def format_replayed(result: Mapping[str, Any]) -> Iterator[str]:
     replay, parted = result["replay"], result["parted"]
     for letter, record in zip(RUNS, replay["records"]):
         yield from _row(f"  {letter}", *_own(record, result["checkpoints"]["first"] or {}))
-    yield from _row("so", *_verdict(parted, replay))
+    yield from _row("result", *_verdict(parted, replay))
     if parted is not None:
         yield from _parted(parted)
 
@@ -269,12 +269,16 @@ def _own(record: Mapping[str, Any], shown: Mapping[str, Any]) -> Iterator[str]:
     """How a repeated run stands beside its own records; shown: the checkpoints' first difference, which stands above."""
     fitted, event, checkpoint = record["fitted"], record.get("event"), record.get("checkpoint")
     if not event and not checkpoint:
-        count = f"as it was, to the bit: {len(fitted)} of its own events and checkpoints compared"
-        yield count if fitted else "has no event or checkpoint of these steps to compare with"
+        count = f"bitwise identical to the run: {len(fitted)} of its events and checkpoints compared"
+        yield count if fitted else "the run has no event or checkpoint of these steps"
         return
-    yield f"as it was up to step {record['left'][0]:,}, then not:" if fitted else "not as it was:"
+    yield (
+        f"identical to the run up to step {record['left'][0]:,}, different after it:"
+        if fitted
+        else "different from the run:"
+    )
     if event:
-        yield f"event of step {event['step']:,}: {event['number']} is {event['recorded']!r} there | {event['here']!r} here"
+        yield f"event of step {event['step']:,}: {event['number']} is {event['recorded']!r} in the run | {event['here']!r} repeated"
     if checkpoint:
         above = [[one["name"] for one in some.get("differing", ())] for some in (shown, checkpoint)]
         same = shown.get("step") == checkpoint["step"] and above[0] == above[1]
@@ -285,46 +289,46 @@ def _own(record: Mapping[str, Any], shown: Mapping[str, Any]) -> Iterator[str]:
 def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Iterator[str]:
     odd = [index for index, record in enumerate(replay["records"]) if {"event", "checkpoint"} & record.keys()]
     if parted is not None:
-        yield f"They part {_where(parted)}."
+        yield f"The runs diverge {_where(parted)}."
     elif not odd:
-        yield "No difference: repeated, every tensor of every step is equal in both."
+        yield "No difference: in the repetition, every tensor of every step is equal."
     else:
-        yield f"Repeated, A and B are equal in every tensor up to step {replay['to']:,}: recipe and data do not part them."
+        yield f"Repeated, A and B are equal in every tensor up to step {replay['to']:,}, so recipe and data are not the cause."
     for index in odd:
         record, letter = replay["records"][index], RUNS[index]
         since, until = record["left"]
         if since == until and record.get("checkpoint", {}).get("step") == until:
             first = _farthest(record["checkpoint"]["differing"])
-            yield f"{letter} itself left this way: its checkpoint of step {until:,} has other {first['kind']}, {first['name']}."
+            yield f"{letter} diverged itself: its checkpoint of step {until:,} has different {first['kind']}, {first['name']}."
         elif since == until:
-            yield f"{letter} left this way in its event of step {until:,} alone: the checkpoint of that step fits."
+            yield f"{letter} diverged only in its event of step {until:,}: the checkpoint of that step is identical."
         else:
-            yield f"{letter} itself left this way after step {since:,}, by the end of step {until:,}."
+            yield f"{letter} diverged itself after step {since:,}, at the latest in step {until:,}."
         if flip := record.get("flip"):
             yield (
-                f"A flipped bit explains it, as of faulty memory: with bit {flip['bit']} of weights {flip['name']} at {flip['at']} "
-                f"flipped before step {flip['step']:,}, {letter} is as it was, to the bit."
+                f"A flipped bit (faulty memory) explains it: with bit {flip['bit']} of weights {flip['name']} at {flip['at']} "
+                f"flipped before step {flip['step']:,}, the repetition of {letter} is bitwise identical."
             )
-        if elsewhere := [f"{key} {then} (here {now})" for key, (then, now) in replay["elsewhere"][index].items()]:
+        if elsewhere := [f"{key} {then} (now {now})" for key, (then, now) in replay["elsewhere"][index].items()]:
             yield f"{letter} was trained with {', '.join(elsewhere)}."
     if len(odd) == 2:
-        yield "Neither comes out here as it was: other code, or another machine than theirs. Repeat it where they were trained."
+        yield "Neither run is reproduced, because code or machine differ. Repeat this on the machine where they were trained."
     elif odd and not replay["records"][odd[0]].get("flip"):
-        yield "A changed file, faulty memory or other code does that."
+        yield "Possible causes: a changed file, faulty memory, or other code."
 
 
 def _where(parted: Mapping[str, Any]) -> str:
     kind, step = parted["kind"], parted["step"]
     if kind == "start":
-        photos = "" if parted["samples"][0] == parted["samples"][1] else ", and learn other photos from then on"
-        return f"before step {step + 1:,}: {_tensors(parted)} in their first weights{photos}"
+        photos = "" if parted["samples"][0] == parted["samples"][1] else ", and train on different images from then on"
+        return f"before step {step + 1:,}: {_tensors(parted)} in the initial weights{photos}"
     if kind == "other tensors":
-        names = [f"{one['kind']} {one['name']}" if one else "nothing more" for one in parted["tensors"]]
+        names = [f"{one['kind']} {one['name']}" if one else "nothing else" for one in parted["tensors"]]
         return f"in step {step:,}, which computes {_both(names)}"
     name = ("" if parted["name"] == kind else parted["name"]) + (f" (call {parted['call']})" if parted["call"] > 1 else "")
     joined = " of" if kind in ("output", "gradient", "average of weights") else ":" if kind in ("input", "rate") else ""
     location = f"{kind}{joined} {name}".rstrip()
-    return f"in step {step:,} at the {location}; all before it is equal to the bit"
+    return f"in step {step:,} at the {location}; everything before it is bitwise identical"
 
 
 def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
@@ -333,21 +337,21 @@ def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
     if apart:
         yield from _row("by", _difference(apart, RUNS))
     elif apart is not None:
-        yield from _row("by", "The same step, taken once more, is equal in both: this device does not compute alike twice.")
+        yield from _row("by", "The step is equal when repeated, so the results of this device are not reproducible.")
     rounding = parted.get("rounding")
     if apart and rounding:
-        text = f"Rounding {'could make' if rounding['could'] else 'does not make'} that"
+        text = f"Rounding {'can' if rounding['could'] else 'does not'} explain that"
         if moves := rounding["moves"]:
-            text += f": moving every weight by a unit in its last place, or other threads, change it by {moves:.2g}"
+            text += f": changing each weight by one unit in the last place, or the threads, changes it by {moves:.2g}"
             text += f", {apart['largest'] / moves:.2g} times less" if apart["largest"] > moves else ""
         elif not rounding["draws"]:
-            text += f" from equal gradients: {'few' if rounding['could'] else 'too many'} units"
+            text += f": from equal gradients, these are {'few' if rounding['could'] else 'too many'} units"
         yield from _row("", f"{text}.")
     number = parted["step"] + (parted["kind"] == "start")
     ours, theirs = (join_names(names, MAX_PHOTOS) for names in parted["samples"])
     same = parted["samples"][0] == parted["samples"][1]
     texts = [f"the same in both: {ours}"] if same else [f"in A: {ours}", f"in B: {theirs}"]
-    yield from _row("photos", *(f"of step {number:,}, {text}" for text in texts))
+    yield from _row("images", *(f"of step {number:,}, {text}" for text in texts))
 
 
 def _tensors(record: Mapping[str, Any]) -> str:
@@ -370,12 +374,12 @@ def _foremost(differing: Sequence[Mapping[str, Any]], whose: Sequence[str]) -> I
 def _difference(one: Mapping[str, Any], whose: Sequence[str]) -> str:
     if "shapes" in one:
         return f"shape {_both([str(shape or 'none') for shape in one['shapes']], whose)}"
-    count = f"{one['differing']:,} of {one['elements']:,} values; most at {one['at']}: " if one["elements"] > 1 else ""
+    count = f"{one['differing']:,} of {one['elements']:,} values, largest at {one['at']}: " if one["elements"] > 1 else ""
     text = f"{count}{_both(one['values'], whose)}"
     if one["largest"] is None:
         return f"{text}, not finite"
     parts = [f"{one['largest']:.2g}"]
-    parts += [] if one["relative"] is None else [f"{one['relative']:.1e} of the tensor's largest value"]
+    parts += [] if one["relative"] is None else [f"{one['relative']:.1e} of the largest value of the tensor"]
     parts += [] if one["units"] is None else [f"{one['units']:,} unit{'s'[: one['units'] != 1]} in the last place"]
     return f"{text} ({', '.join(parts)})"
 

@@ -60,11 +60,11 @@ class RunPair:
         self.steps = list_steps(folder / "checkpoints")
         if not events or events[-1]["event"] != "end":
             raise PacelineError(
-                f"{folder}: this run has no end: it is still training, or was killed. Let it end, or resume it with the "
+                f"{folder}: the run has not ended: it is still training, or was killed. Wait until it ends, or resume it with the "
                 f"same --output-dir."
             )
         if not self.steps:
-            raise PacelineError(f"{folder}: this run has no checkpoint, and without one no state of it can be compared.")
+            raise PacelineError(f"{folder}: the run has no checkpoint, which is required to compare states.")
         self.last = int(events[-1]["step"])
         self.events = {int(event["step"]): event for event in events if event["event"] == "train"}
 
@@ -113,11 +113,11 @@ class Replay:
         self.controls = controls = from_json(RunOptions(), {**facts.controls, **named}, f"{folder}: controls")
         if controls.data and not Path(controls.data).expanduser().is_dir():
             raise PacelineError(
-                f"{folder}: its data are not at {controls.data}. Name the folder that holds them: --data DIR"
+                f"{folder}: the dataset was not found at {controls.data}. Pass the folder of the dataset with --data DIR"
             )
         self.task = open_task(recipe, controls, world)
         if self.task.facts["hash"] != facts.data.get("hash"):
-            raise DataError(f"{folder}: it was trained on other photos or labels than {controls.data} holds now.")
+            raise DataError(f"{folder}: the images or labels in {controls.data} have changed since the training.")
         self.threads = set_threads(self.system, world)
         saved = SavedRun(folder, facts).threads()
         self.threads |= {"intra_op": saved} if saved else {}
@@ -255,10 +255,10 @@ def open_single_rank(records: Sequence[RunPair]) -> Iterator[DistContext]:
     for one, system in zip(records, systems):
         if one.facts.world != 1:
             raise RecipeError(
-                f"{one.folder}: it was trained by {one.facts.world} processes, and steps are repeated in one alone."
+                f"{one.folder}: trained by {one.facts.world} processes. Only runs of one process are supported."
             )
         if system.device != systems[0].device:
-            raise RecipeError(f"{one.folder}: it computed on {system.device}, the other on {systems[0].device}.")
+            raise RecipeError(f"{one.folder}: trained on {system.device}, and the other run on {systems[0].device}.")
     threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     try:
         with open_distributed(SINGLE, device=choose_device(systems[0], 0)) as world:

@@ -123,13 +123,13 @@ def published_row_speed(result: PublishedResult, *, exactly: bool = False) -> Ra
 
     exactly  the row is of the very plan: recipe, system, nodes and cut
     """
-    what = "published for exactly this" if exactly else "one published row"
+    what = "published for this configuration" if exactly else "one published configuration"
     return RankSpeed(result.rate, 0.0, f"{what}, {result.source}", nodes=result.nodes, others=True)
 
 
 def given_speed(rate: float) -> RankSpeed:
     """--images-per-second: images per second of one rank, at this plan's images a step."""
-    return RankSpeed(rate, 0.0, f"--images-per-second {rate:g} images/s a rank")
+    return RankSpeed(rate, 0.0, f"--images-per-second {rate:g} (per rank)")
 
 
 def measured_speed(
@@ -229,9 +229,9 @@ def predicted_minutes(
     minutes = math.ceil(expected.minutes * (1 + margin) + START_MINUTES)
     return Walltime(
         minutes,
-        f"walltime {minutes} min: {plan.stop_after:,} steps of {1e3 * expected.step_seconds:.3g} ms and evaluations are about "
-        f"{expected.minutes:.3g} min (estimate, from {expected.basis}), {100 * margin:.0f} % margin, {START_MINUTES:g} min for "
-        "the start",
+        f"walltime {minutes} min: {plan.stop_after:,} steps of {1e3 * expected.step_seconds:.3g} ms and the evaluations need about "
+        f"{expected.minutes:.3g} min (estimate from {expected.basis}), plus a margin of {100 * margin:.0f}% and {START_MINUTES:g} min "
+        "for the start",
     )
 
 

@@ -41,7 +41,7 @@ def check_rates(rate: float, link_gbit: float) -> None:
     """Raises RecipeError for an impossible --images-per-second or --network-gbit."""
     for flag, value in (("--images-per-second", rate), ("--network-gbit", link_gbit)):
         if value != 0 and not MIN <= value <= MAX:
-            raise RecipeError(f"{flag} {value:g}: must lie in {MIN:g} to {MAX:g}, or be 0 for what is known.")
+            raise RecipeError(f"{flag} {value:g}: must be between {MIN:g} and {MAX:g}, or 0 for the known value.")
 
 
 def choose_speed(
@@ -99,7 +99,7 @@ def h200_speed(recipe: Recipe, system: System, plan: BatchPlan) -> RankSpeed | N
     if row is None:
         return None
     form = f"compile {row.compile}, graph {row.cuda_graph}, kernels {row.kernels}"
-    basis = f"{row.rate:g} images/s measured on one H200 ({row.measured}: {form}; input is not in it)"
+    basis = f"{row.rate:g} images/s measured on one H200 ({row.measured}: {form}; without the input)"
     return RankSpeed(row.rate, 0.0, basis)
 
 
@@ -127,13 +127,13 @@ def measure_run_speed(path: Path, facts: RunRecord, recipe: Recipe, chip: str) -
     rates = [rate for rate in rates if 0 < rate < math.inf]
     counts: list[Any] = [facts.plan.get(name) for name in ("world", "nodes", "images_per_rank")]
     if not all(type(count) is int and count > 0 for count in counts):
-        raise RecipeError("run.json: plan.world, nodes and images_per_rank must be whole numbers above 0.")
+        raise RecipeError("run.json: plan.world, plan.nodes, and plan.images_per_rank must be integers above 0.")
     if not rates:
         return None
     world, nodes, images = counts
-    what = f"this run's own: median of {len(rates)} interval{'s'[: len(rates) != 1]} on {world} rank{'s'[: world != 1]}"
+    what = f"this run: median of {len(rates)} interval{'s'[: len(rates) != 1]} on {world} rank{'s'[: world != 1]}"
     if facts.controls.get("synthetic"):
-        what += ", on made-up batches: input is not in it"
+        what += ", on synthetic batches (without the input)"
     fitted = published_speed(recipe, chip)
     return measured_speed(statistics.median(rates) / world, images, fitted, what, nodes)
 
@@ -151,8 +151,8 @@ def unknown_rows(recipe: str | Path, precision: Precision) -> list[Row]:
         (
             "estimate",
             [
-                f"none: this machine's speed in {precision} is not known; set it with --images-per-second IMG/S (of one "
-                f"rank), or measure it:"
+                f"none: the speed of this machine in {precision} is unknown. Set the images/s of one rank with "
+                f"--images-per-second, or measure them:"
             ],
         ),
         f"{'':11}{format_command('train', recipe, '--synthetic', *without, '--max-steps', 100, '--output-dir', 'probe')}",
@@ -184,25 +184,23 @@ def estimate_rows(
 
 
 def _lines(told: Estimate, plan: BatchPlan, speed: RankSpeed, facts: Mapping[str, Any]) -> list[Row]:
-    computing = f"computing {_ms(told.compute_seconds)}"
+    computing = f"compute {_ms(told.compute_seconds)}"
     if plan.nodes > 1 and told.links_known and told.exchange_seconds:
         between = f", waiting for gradients {_ms(told.exposed_seconds)} (of {_ms(told.exchange_seconds)} between {plan.nodes} nodes)"
     elif not told.links_known:
-        between = "; gradients between nodes are left out: how fast are a node's links? --network-gbit N"
+        between = "; without the gradients between nodes, because the link speed is unknown (--network-gbit N)"
     else:
         between = ""
     least = "" if told.links_known else "at least "
-    ends = [f"the recipe's end after {least}{_time(told.minutes)}"]
+    ends = [f"complete schedule after {least}{_time(told.minutes)}"]
     if "target_minutes" in facts:
-        ends += [
-            f"the published {facts['target_epochs']:g} epochs to the target after {least}{_time(facts['target_minutes'])}"
-        ]
+        ends += [f"the target after {least}{_time(facts['target_minutes'])} (published: {facts['target_epochs']:g} epochs)"]
     errors = " to ".join(f"{100 * error:+.0f}" for error in dict.fromkeys((told.slow, told.fast)))
-    known = f"its rate's known error at {told.checked}: {errors} %" if told.checked else "its error is not known"
-    owner = "; another program's speed, paceline has not run there" if speed.others else ""
+    known = f"known error of the rate at {told.checked}: {errors}%" if told.checked else "the error is unknown"
+    owner = "; measured with another program, not with paceline" if speed.others else ""
     return [
-        ("estimate", [f"a step {_ms(told.step_seconds)}: {computing}{between}"]),
-        ("", [f"{_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} a rank", *ends]),
+        ("estimate", [f"step {_ms(told.step_seconds)}: {computing}{between}"]),
+        ("", [f"{_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} per rank", *ends]),
         ("", [f"from {told.basis}{owner}; {known}"]),
     ]
 

@@ -50,7 +50,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     """
     names = list(dict.fromkeys(one.name for one in ORIGINALS))
     if system_of and system_of not in names:
-        raise PacelineError(f"--source-system {system_of}: there is no such system. Known: {', '.join(names)}.")
+        raise PacelineError(f"--source-system {system_of}: system not found. Choose one of {', '.join(names)}.")
     if BARE_CONFIG.fullmatch(text.strip()):
         text = f"source {text.strip()}"
     results: list[tuple[TrainingCall, ReferenceSystem]] = []
@@ -67,7 +67,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     results = [(call, one) for call, one in results if one.configs.keys() & set(call.sourced)] or results
     several = list(dict.fromkeys(original.name for _, original in results))
     if len(several) > 1:
-        raise PacelineError(f"that may be of {' or '.join(several)}: add --source-system NAME.")
+        raise PacelineError(f"the command may belong to {' or '.join(several)}. Add --source-system NAME.")
     if results:
         return results[0]
     if refused:
@@ -77,8 +77,8 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     hint = next((suggest_name(word, files) for word in words if suggest_name(word, files)), "")
     programs = dict.fromkeys(file for one in ORIGINALS for program in one.programs for file in program.files)
     raise NoProgramError(
-        f"no program of a known system is called there. {hint or 'Known: ' + ', '.join(programs) + ', and their scripts.'} "
-        "docs/reference/migration.md has all of them."
+        f"the input calls no known program. {hint or 'Known: ' + ', '.join(programs) + ', and their scripts.'} "
+        "For the complete list, see docs/migration.md."
     )
 
 
@@ -99,7 +99,7 @@ def _attempt(original: ReferenceSystem, text: str, read: Reader, *, named: bool)
                     call = _of_script(original, script, command, position, shell, read)
                     if named or script.text or not original.marks or set(original.marks) & call.variables.keys():
                         return call
-                    raise FlagError(f"{name} is a script of several systems: add --source-system {original.name}.", FAR)
+                    raise FlagError(f"{name} belongs to more than one system. Add --source-system {original.name}.", FAR)
     if set(original.marks) & shell.variables.keys():  # a configuration alone
         start = ShellCommand(("run",), dict(shell.variables))
         call = _of_script(original, ReferenceScript(("run",)), start, 0, shell, read)
@@ -118,7 +118,7 @@ def _sourced(name: str, read: Reader, original: ReferenceSystem) -> str | None:
     text = _file(name, read, original)
     if text is None and PurePosixPath(name).name.startswith("config"):
         if (unset := UNSET.search(name)) and unset[1] != "BASH_SOURCE" and f"${{{unset[1]}}}" in name:
-            raise FlagError(f"source {name}: {unset[1]} is set nowhere here. Put {unset[1]}=NAME before the command.", FAR)
+            raise FlagError(f"source {name}: {unset[1]} is not set. Put {unset[1]}=NAME before the command.", FAR)
         raise FlagError(f"source {name}: {_unknown_config(name)} Pass the file: paceline translate FILE.", FAR)
     return text
 
@@ -151,8 +151,8 @@ def _of_script(
     if unset:
         raise FlagError(
             f"{script.files[0]} reads {unset[0]} from a configuration. "
-            f"{f'{config}: {_unknown_config(config)} ' if config and '$' not in config else ''}Put "
-            "`source config_NAME.sh;` before the command, or the variable that selects the configuration.",
+            f"{f'{config}: {_unknown_config(config)} ' if config and '$' not in config else ''}Before the command, put "
+            "`source config_NAME.sh;` or the variable that selects the configuration.",
             FAR,
         )
     index = next(at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs))
@@ -247,7 +247,7 @@ def _whole(value: object, default: int) -> int:
     except ValueError:
         unset = UNSET.search(str(value))
         hint = f" Put {unset[1]}=N before the command." if unset else ""
-        raise FlagError(f"{value}: is no number of nodes, ranks or accelerators.{hint}") from None
+        raise FlagError(f"{value}: must be a number of nodes, ranks, or accelerators.{hint}") from None
 
 
 def _first(variables: Mapping[str, str], names: Sequence[str]) -> str:
@@ -334,7 +334,7 @@ def read_flags(program: ReferenceProgram, words: Sequence[str]) -> dict[str, Any
                 break
             values.append(waiting.pop(0))
         if not values and not several:
-            raise FlagError(f"{name}: its value is missing.")
+            raise FlagError(f"{name}: requires a value.")
         read = tuple(_typed(entry.kind, one, name) for one in values)
         overrides[entry.names[0]] = read if several else read[0]
     return overrides
@@ -349,7 +349,7 @@ def _find(program: ReferenceProgram, name: str, words: Sequence[str]) -> FlagTra
     if len({entry.names for entry in result.values()}) == 1:
         return next(iter(result.values()))
     if result:
-        raise FlagError(f"{name}: may be {' or '.join(sorted(result))} of {program.files[0]}. Write one of them out.")
+        raise FlagError(f"{name}: ambiguous in {program.files[0]}. Write {' or '.join(sorted(result))}.")
     raise _unknown(program, name, words)
 
 
@@ -358,7 +358,7 @@ def _unknown(program: ReferenceProgram, name: str, words: Sequence[str]) -> Flag
     flags = [word.partition("=")[0] for word in words if word.startswith("--")]
     unknown = 1 + sum(not any(one.startswith(flag) for one in names) for flag in flags)
     return FlagError(
-        f"{program.files[0]} of {program.of} has no flag {name}. {suggest_name(name, names)}".rstrip(), unknown
+        f"{name}: not a flag of {program.files[0]} ({program.of}). {suggest_name(name, names)}".rstrip(), unknown
     )
 
 
@@ -366,8 +366,8 @@ def _typed(kind: str, text: str, name: str) -> Any:
     try:
         return KINDS[kind](text)
     except ValueError:
-        unset = f" {text} is set nowhere in the input: put {text.strip('${}')}=VALUE before it." if "$" in text else ""
-        raise FlagError(f"{name} {text}: is no {'int' if kind == 'ints' else kind}.{unset}") from None
+        unset = f" {text} is not set in the input. Put {text.strip('${}')}=VALUE before it." if "$" in text else ""
+        raise FlagError(f"{name} {text}: must be of type {'int' if kind == 'ints' else kind}.{unset}") from None
 
 
 def _is_number(word: str) -> bool:

@@ -84,7 +84,7 @@ def recipe(call: TrainingCall) -> Recipe:
         no_decay="none" if call["--optimizer"] == "sgdwfastlarsv2" else "norm",
     )
     if call["--num-layers"] not in get_args(Depth):
-        raise PacelineError(f"--num-layers {call['--num-layers']}: is none of {', '.join(map(str, get_args(Depth)))}.")
+        raise PacelineError(f"--num-layers {call['--num-layers']}: must be one of {', '.join(map(str, get_args(Depth)))}.")
     channels, side, *_ = (int(part) for part in call["--image-shape"].split(","))
     changes = {
         "seed": call["--seed"] or 1,
@@ -105,7 +105,7 @@ def recipe(call: TrainingCall) -> Recipe:
     elif call["--optimizer"] in LARS:
         changes |= {"optim.lars_trust_coefficient": call["--lars-eta"], "optim.lars_eps": call["--lars-eps"]}
     else:
-        raise PacelineError(f"--optimizer {call['--optimizer']}: is none of sgd, {', '.join(LARS)}, which have one here.")
+        raise PacelineError(f"--optimizer {call['--optimizer']}: must be one of sgd, {', '.join(LARS)}.")
     kind = _kind(call)
     if kind != "polynomial":
         changes |= {"schedule.name": kind, "schedule.milestones": _boundaries(call), "schedule.gamma": call["--lr-factor"]}

@@ -22,8 +22,8 @@ from paceline.tools.migrate import ORIGINALS
 from paceline.tools.migrate.calls import HOSTS, NoProgramError, Reader, read_call
 from paceline.tools.migrate.table import FlagTranslation, ReferenceSystem, TrainingCall, TrainingSize
 
-DEFAULT = "ours by default"
-UNREAD = "the batches are synthetic: no data are read"
+DEFAULT = "default in paceline"
+UNREAD = "the batches are synthetic, so no data is read"
 Rows = list[dict[str, str]]
 Met = tuple[FlagTranslation, str, Any]  # what a table has of a flag or variable, its text in the line, its value
 
@@ -65,7 +65,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         facts, (name, changes) = call.program.formulas.facts(call), find_nearest(call)
     except ArithmeticError:
         raise PacelineError(
-            f"{call.program.files[0]}: with these numbers it makes no step. Check batch, epochs and ranks."
+            f"{call.program.files[0]}: no steps with these values. Check the batch size, epochs, and ranks."
         ) from None
     there = system_for(name, call.machine, SYSTEMS[call.machine](), set(changes)) if call.machine else None
     met = list(_met(call, original, "train"))
@@ -117,7 +117,7 @@ def _rows(
             dead.append({"theirs": shown, "kind": "left out", "why": "; ".join(why)})
         differs += [{"what": shown, "row": entry.row}] if entry.row else []
     if call.hostfile == HOSTS:
-        remark = "a file, a line each: ADDRESS slots=N"
+        remark = "a file with one line per host: ADDRESS slots=N"
         carries.append({"theirs": "-H", "ours": f"--hostfile {HOSTS}", "remark": remark})
     return carries, dead, differs
 
@@ -134,18 +134,18 @@ def _ours(
     if here := [parts[flag] for flag in [_positive(f"--{one}") for one in entry.fields] or shown if flag in parts]:
         return " ".join(here)
     if entry.fields:
-        return f"as {name} has it"
+        return f"as in {name}"
     if value == entry.default:
         return DEFAULT
     if entry.by == "system":
-        return f"as {call.machine} has it" if call.machine else DEFAULT
+        return f"as in {call.machine}" if call.machine else DEFAULT
     if entry.by and {*str(value).split(",")} <= {*words}:
         return "in the command"
     if separate:
         return "" if entry.by == "data" and not translate_data(call) else cell
     system = _parts(word for flag, text in known.items() for word in (flag, *text.split()))
     if any(system.get(flag) == text for flag, text in shown.items()):
-        return f"as {call.machine} has it"
+        return f"as in {call.machine}"
     return format_count(call.devices, "rank") if entry.by == "ranks" else ""
 
 
@@ -248,7 +248,7 @@ def _met(call: TrainingCall, original: ReferenceSystem, verb: str) -> Iterator[M
         yield entry, name if typed is True else f"{name} {text}", call[name]
     for entry, shown, value in _around(call, original):
         trains = verb == "train" or entry.status != "carries"
-        yield entry if trains else replace(entry, ours=f"none: `paceline {verb}` has no flag for it"), shown, value
+        yield entry if trains else replace(entry, ours=f"none: `paceline {verb}` has no such flag"), shown, value
 
 
 def _around(call: TrainingCall, original: ReferenceSystem) -> Iterator[Met]:

@@ -82,12 +82,10 @@ def check_convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> Co
     about = format_count(len(files), "log")
     points = package_folder() / "rcp_checker" / f"training_{ruleset}" / f"rcps_{benchmark}.json"
     if not points.exists():
-        return ComplianceResult("rcp", about, None, f"not asked: rules {ruleset} have no reference points of {benchmark}")
+        return ComplianceResult("rcp", about, None, f"not run: rules {ruleset} have no reference points for {benchmark}")
     needed = count_required_runs(benchmark)
     if len(files) != needed:
-        return ComplianceResult(
-            "rcp", about, None, f"not asked: it judges {needed} runs together, and {len(files)} are named"
-        )
+        return ComplianceResult("rcp", about, None, f"not run: it requires {needed} runs, and {len(files)} are given")
     with tempfile.TemporaryDirectory() as folder:
         for number, file in enumerate(files):
             shutil.copyfile(file, Path(folder) / f"result_{number}.txt")
@@ -98,7 +96,7 @@ def check_convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> Co
 
 def skip_open_division(judge: str, files: Sequence[Path]) -> ComplianceResult:
     """Seeds and convergence are the closed division's alone: MLPerf's package checker asks neither of open submissions."""
-    return ComplianceResult(judge, format_count(len(files), "log"), None, "not asked: open division")
+    return ComplianceResult(judge, format_count(len(files), "log"), None, "not run: open division")
 
 
 def check_system_description(file: Path, ruleset: str) -> ComplianceResult:
@@ -127,7 +125,7 @@ def _run(words: Sequence[str], folder: str | None = None) -> tuple[int, str]:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     except subprocess.TimeoutExpired:
-        return 1, f"no verdict within {TIMEOUT} seconds\n"
+        return 1, f"no result within {TIMEOUT} seconds\n"
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
@@ -153,10 +151,10 @@ def _last(text: str) -> tuple[str, ...]:
         return crash
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
-    return tuple(errors or lines[-1:] or ["it said nothing"])
+    return tuple(errors or lines[-1:] or ["no output"])
 
 
 def _crash(text: str) -> tuple[str, ...]:
     if "Traceback (most recent call last)" not in text:
         return ()
-    return (f"the checker itself broke down: {text.strip().splitlines()[-1].strip()}",)
+    return (f"the checker failed: {text.strip().splitlines()[-1].strip()}",)

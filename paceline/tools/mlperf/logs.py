@@ -40,7 +40,7 @@ def find_logs(words: Sequence[str], kind: str) -> list[Path]:
     Raises PacelineError for a word that means none, and for no words.
     """
     if not words:
-        raise PacelineError(f"name a run's folder, or a log: paceline mlperf {kind} RUN|FILE")
+        raise PacelineError(f"a run folder or a log is required:  paceline mlperf {kind} RUN|FILE")
     return [file for word in words for file in _logs_of(Path(word).expanduser())]
 
 
@@ -52,7 +52,7 @@ def _logs_of(path: Path) -> list[Path]:
     for pattern in ("trial-*/mllog.txt", "result_*.txt"):
         if results := sorted(path.glob(pattern), key=lambda file: (len(str(file)), str(file))):
             return results
-    raise PacelineError(f"{path}: no mllog.txt here, no trial-N/ with one, no result_N.txt. Name a run's folder, or a log.")
+    raise PacelineError(f"{path}: mllog.txt, trial-N/mllog.txt, or result_N.txt not found. Pass a run folder or a log.")
 
 
 def read_text(path: Path) -> str:
@@ -60,9 +60,9 @@ def read_text(path: Path) -> str:
     try:
         content = read_plain(path, MAX_BYTES)
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read as a log ({problem.strerror or problem}). Name a file.") from None
+        raise DataError(f"{path}: the log is not readable ({problem.strerror or problem}). Pass a file.") from None
     if not content.strip():
-        raise DataError(f"{path}: this log is empty. Name another one.")
+        raise DataError(f"{path}: the log is empty. Pass another log.")
     return content.decode("utf-8", "replace")
 
 
@@ -84,14 +84,16 @@ def mllog_lines(path: Path, text: str) -> list[MLLogLine]:
         if result is None:
             ours = f'"file": "{OURS}' in text  # others' runs cannot go on
             advice = (
-                "Resume its run (the same --output-dir mends the log), or name another." if ours else "Name another one."
+                "Resume its run with the same --output-dir to repair the log, or pass another log."
+                if ours
+                else "Pass another log."
             )
-            raise DataError(f"{path}: line {number} is no :::MLLOG line: the log was cut there, or damaged. {advice}")
+            raise DataError(f"{path}: line {number} is not a :::MLLOG line. The log is truncated or damaged. {advice}")
         lines.append(result)
     if not lines:
         name = identify_log(text)
-        whose = f"it looks like a log of {name}, which `paceline mlperf analyze` reads" if name else "it is no MLPerf log"
-        raise DataError(f"{path}: no line with {TOKEN.strip()}: {whose}.")
+        whose = f"This is a log of {name}; use `paceline mlperf analyze`" if name else "This is not an MLPerf log"
+        raise DataError(f"{path}: no line with {TOKEN.strip()} found. {whose}.")
     return lines
 
 
@@ -124,7 +126,7 @@ def get_benchmark(path: Path, lines: Sequence[MLLogLine]) -> str:
     """Which benchmark a log is of. Raises DataError where it does not say."""
     benchmark = get_value(lines, "submission_benchmark")
     if not isinstance(benchmark, str) or not benchmark.isidentifier():
-        raise DataError(f"{path}: it does not say which benchmark it is of (submission_benchmark). No rules fit it.")
+        raise DataError(f"{path}: the log has no valid submission_benchmark, which selects the rules.")
     return benchmark
 
 
@@ -202,7 +204,7 @@ def read_upstream_log(path: Path, text: str, accelerators: int) -> LogSummary:
     """
     name = identify_log(text)
     if not name:
-        raise DataError(f"{path}: no log that is known here: neither MLPerf's (:::MLLOG) nor one of {', '.join(FOREIGN)}.")
+        raise DataError(f"{path}: unknown log format. Expected an MLPerf log (:::MLLOG) or a log of {', '.join(FOREIGN)}.")
     facts: dict[str, Any] = {"file": str(path), "written_by": name, **FOREIGN[name][1](text)}
     if accelerators:
         facts["accelerators"] = accelerators

@@ -28,14 +28,14 @@ MIN = {
 CROWDED, STOLEN, THROTTLED = 0.1, 0.03, 0.02  # shares of the cores' time that are worth a word
 HEAVY = 1.15  # times the CPU-seconds that an image should cost
 NAMES = {"classification": "ResNet-50", "ssd": "SSD", "maskrcnn": "Mask R-CNN"}
-PARTS = {"step": "step", "input": "photos to batches", "photos": "step on photos"}
+PARTS = {"step": "step", "input": "input pipeline", "photos": "step with input"}
 TITLES = {f"{task}/{part}": f"{name}, {words}" for task, name in NAMES.items() for part, words in PARTS.items()}
-TITLES |= {"scores": "box scores", "matmul": "matrix products", "copy": "copies", "disk": "photos off the disk"}
+TITLES |= {"scores": "box metrics", "matmul": "matrix multiplication", "copy": "memory copy", "disk": "reading from disk"}
 UNITS = {"matmul": "TFLOP/s", "copy": "TB/s", "all-reduce": "GB/s"}
-CORES = "cores while they compute"  # by CPU-seconds
-BESIDE = "slowest rank, of the median"
-FED = "what its node makes batches of (the disk)"
-GOOD, SLOW, UNJUDGED = "as expected", "slower", "not judged"
+CORES = "core speed while computing"  # by CPU-seconds
+BESIDE = "slowest rank (of the median)"
+FED = "speed of the node's input pipeline"
+GOOD, SLOW, UNJUDGED = "as expected", "slower", "not rated"
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ def judge_ranks(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> Qualify
     if name:
         rows.append(QualifyCheck(BESIDE, share, "", 1.0, MIN["beside"], ""))
         if rows[-1].verdict == SLOW:
-            advice.append(f"{name} alone is slow: its clocks, its heat, its neighbors on the same cores or link")
+            advice.append(f"only {name} is slow. Check its clocks, heat, and other jobs on its cores or link")
     if any(row.verdict == SLOW for row in rows):
         taken = list(_taken_away(ranks))
         advice += taken or list(_unexplained(ranks, rows))
         advice += _input(ranks, rows, crowded=bool(taken))
-        advice = advice or ["nothing that was looked at explains it: measure again, longer"]
+        advice = advice or ["no cause found. Measure again with more time"]
     return QualifyReport(rows, name, advice)
 
 
@@ -133,15 +133,13 @@ def _device_rows(ranks: Sequence[Facts]) -> Iterator[QualifyCheck]:
     for name in ("matmul", "copy"):
         row = find_reference_rate(name, device, count)
         slow = min(rank["tests"][name] for rank in ranks)
-        yield QualifyCheck(f"{TITLES[name]}, the slowest", slow, UNITS[name], *_bar(row))
+        yield QualifyCheck(f"{TITLES[name]}, slowest rank", slow, UNITS[name], *_bar(row))
     for name in ranks[0]["measured"]:
         task, _, part = name.partition("/")
         row = find_reference_rate(task, device, count) if part in ("step", "photos") else None
         if part == "input":  # it has to feed the steps
             step = _sum(ranks, f"{task}/step")
-            yield QualifyCheck(
-                TITLES[name], _sum(ranks, name), "images/s", step, MIN["fed"], "what the steps take (photos to batches)"
-            )
+            yield QualifyCheck(TITLES[name], _sum(ranks, name), "images/s", step, MIN["fed"], "speed of the step")
             continue
         yield QualifyCheck(TITLES[name], _sum(ranks, name), "images/s", *_bar(row, count))
     yield from _disk_row(ranks)
@@ -208,26 +206,26 @@ def _nodes(ranks: Sequence[Facts]) -> Iterator[tuple[Facts, list[Facts]]]:
 
 def _taken_away(ranks: Sequence[Facts]) -> Iterator[str]:
     """Who has the cores' time, of each node."""
-    light = f"; an image costs {cpu_cost_ratio(ranks):.2f} times the CPU-seconds that it should" if is_cpu(ranks) else ""
+    light = f". An image costs {cpu_cost_ratio(ranks):.2f} times the expected CPU-seconds" if is_cpu(ranks) else ""
     for first, own in _nodes(ranks):
         counted, cores, host = first["counters"], first["cores"], first["host"]
         if counted["throttled_seconds"] > THROTTLED * counted["wall"] * cores:
-            limit = f", {counted['quota']:g} of {cores} cores" if counted["quota"] else ""
+            limit = f" ({counted['quota']:g} of {cores} cores)" if counted["quota"] else ""
             yield (
-                f"{host}: the control group's CPU limit{limit}: throttled in {counted['throttled']:,.0f} periods, "
-                f"{counted['throttled_seconds']:.0f} s of {counted['wall']:.0f} (nr_throttled of cpu.stat){light}. A container's "
-                "--cpus, Kubernetes' resources.limits.cpu, Slurm's --cpus-per-task"
+                f"{host}: the CPU limit of the control group{limit} throttled {counted['throttled']:,.0f} periods, "
+                f"{counted['throttled_seconds']:.0f} s of {counted['wall']:.0f} s (nr_throttled in cpu.stat){light}. Raise --cpus of "
+                "the container, resources.limits.cpu of Kubernetes, or --cpus-per-task of Slurm"
             )
         busy = (counted["busy"] - sum(rank["cpu"] for rank in own)) / counted["wall"]  # below 0 where it is unknown
         free = cores - min(counted["quota"] or cores, cores)  # of what this group may not use others take nothing away
         if busy > free + CROWDED * cores:
             yield (
-                f"{host}: other processes computed on {busy:.1f} of {cores} cores{light}: end them, or wait (top shows them; "
-                "paceline trains beside one with --system.intra-op-threads)"
+                f"{host}: other processes used {busy:.1f} of {cores} cores{light}. End them (see top), or wait. To train "
+                "at the same time, set --system.intra-op-threads"
             )
         if counted["stolen"] > STOLEN * counted["wall"] * cores:
             share = counted["stolen"] / counted["wall"] / cores
-            yield f"{host}: the host above this virtual machine took {share:.0%} of the cores' time (steal in /proc/stat)"
+            yield f"{host}: the host of this virtual machine used {share:.0%} of the time of the cores (steal in /proc/stat)"
 
 
 def _unexplained(ranks: Sequence[Facts], rows: Sequence[QualifyCheck]) -> Iterator[str]:
@@ -236,13 +234,13 @@ def _unexplained(ranks: Sequence[Facts], rows: Sequence[QualifyCheck]) -> Iterat
         return
     if (times := cpu_cost_ratio(ranks)) > HEAVY:
         yield (
-            f"an image costs {times:.2f} times the CPU-seconds that these cores' own tests let expect: memory shared with "
-            "another program or instance, a clock that falls under load (power cap, heat: turbostat, cpupower)"
+            f"an image costs {times:.2f} times the CPU-seconds expected from tests of these cores. Check for other programs or "
+            "instances that use the memory, and for a clock that drops under load (power cap, heat: turbostat, cpupower)"
         )
     else:
         yield (
-            f"an image costs {times:.2f} times the CPU-seconds that it should, so the cores are fast, and were not there all the "
-            "time: a limiter that stops processes (SIGSTOP, cpulimit), a suspended or crowded virtual machine"
+            f"an image costs {times:.2f} times the expected CPU-seconds, so the cores are fast but were not always available. "
+            "Check for a limiter that stops processes (SIGSTOP, cpulimit), or a suspended or crowded virtual machine"
         )
 
 
@@ -252,8 +250,8 @@ def _input(ranks: Sequence[Facts], rows: Sequence[QualifyCheck], *, crowded: boo
     disk = by_name.get(TITLES["disk"])
     if disk is not None and disk.verdict == SLOW:
         yield (
-            f"the disk brings {disk.measured:,.0f} photos/s where {disk.expected:,.0f} could be decoded: --copy-data-to LOCAL-DISK, "
-            "--system.ram-cache 40GiB, --system.io-threads 8 for a store that answers late, paceline data pack for fewer, larger reads"
+            f"the disk reads {disk.measured:,.0f} images/s, and the CPU decodes {disk.expected:,.0f}. Use --copy-data-to LOCAL-DISK, "
+            "--system.ram-cache 40GiB, --system.io-threads 8 (slow stores), or `paceline data pack` (fewer, larger reads)"
         )
     for task, name in NAMES.items():
         step, fed, fast = (by_name[TITLES[f"{task}/{part}"]].measured for part in ("step", "photos", "input"))
@@ -264,8 +262,8 @@ def _input(ranks: Sequence[Facts], rows: Sequence[QualifyCheck], *, crowded: boo
         else:  # whose input runs beside it
             starved = fed < MIN["fed"] * min(step, fast) or fast < step
         if starved:
-            rates = f"{format_number(step)} images/s without, {format_number(fed)} with"
-            yield f"{name}: steps wait for photos ({rates}): paceline bench input, docs/how-to/speed-up-data-loading.md"
+            rates = f"{format_number(step)} images/s without input, {format_number(fed)} images/s with input"
+            yield f"{name}: the steps wait for images ({rates}). Run `paceline bench input`: docs/how-to/speed-up-data-loading.md"
 
 
 def format_number(value: float) -> str:

@@ -98,7 +98,7 @@ def measure_rank(
     own["tests"] = {name: test(world.device) for name, test in TESTS.items()}
     works: dict[str, Callable[[float], Any]] = {}
     for bench in qualify_benches(system):
-        say(f"{bench.task}: photos, first steps")
+        say(f"{bench.task}: reading images, first steps")
         for name, work in _works(bench, world, system, folder):
             works[f"{bench.task}/{name}"] = work
     score = partial(score_boxes, *make_synthetic_detections(SCORED, 100, 80))

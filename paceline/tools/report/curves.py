@@ -95,7 +95,7 @@ def training_charts(events: Sequence[Event], targets: Mapping[str, float]) -> li
             axes(by_factor=True), width=WIDE if rates else FULL, value_text=lambda _, value: f"{value:.4g}",
         ),
         draw_chart(
-            "Quality", [line(name, evaluated, index, "dots") for index, name in enumerate(rates)], axes(percent=True),
+            "Validation metrics", [line(name, evaluated, index, "dots") for index, name in enumerate(rates)], axes(percent=True),
             value_text=lambda label, value: format_metric(full_names[label], value), levels=levels,
         ),
         draw_chart(
@@ -103,18 +103,18 @@ def training_charts(events: Sequence[Event], targets: Mapping[str, float]) -> li
             value_text=lambda _, value: f"{value:.4g}",
         ),
         draw_chart(
-            "Throughput, images/s", [line("images_per_second", trained, 2)], axes(from_zero_to=0.0), width=NARROW,
+            "Throughput (images/s)", [line("images_per_second", trained, 2)], axes(from_zero_to=0.0), width=NARROW,
             value_text=lambda _, value: f"{format_quantity(value)} images/s",
         ),
         draw_chart(
             "Time waiting for data", [line("data_wait", trained, 1)], axes(percent=True, from_zero_to=SLOW_INPUT),
-            width=NARROW, value_text=lambda _, value: f"{100 * value:.1f} %",
+            width=NARROW, value_text=lambda _, value: f"{100 * value:.1f}%",
         ),
         *(
             draw_chart(title, lines, axes(from_zero_to=0.0, by_factor=True), value_text=lambda _, value: f"{value:.3g}")
             for title, lines in (
-                ("Norm of the gradient", [line("gradient_norm", trained, 4)]),
-                ("Norm of an update over the weights'", [line(name, ratios, index) for index, name in enumerate(parts)]),
+                ("Gradient norm", [line("gradient_norm", trained, 4)]),
+                ("Norm of the update / norm of the weights", [line(name, ratios, index) for index, name in enumerate(parts)]),
             )
         ),
     ]  # fmt: skip
@@ -168,7 +168,7 @@ def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) ->
 
     mean = [line("mean", curves["mean"], 0, "bold")] if len(names) > 1 else []
     lines = [line(name, curves["classes"][name], 1 + index) for index, name in enumerate(reversed(names))]
-    return f"Precision over recall at IoU {float(curves['iou']):g}{compared}", mean + lines
+    return f"Precision-recall curve at IoU {float(curves['iou']):g}{compared}", mean + lines
 
 
 def draw_curves(curves: tuple[str, list[ChartLine]] | None) -> Chart | None:
@@ -187,16 +187,16 @@ def _spread(rows: Sequence[Mapping[str, Any]], ap: str) -> list[str]:
 
 def threshold_chart(points: Sequence[ThresholdCounts], best: ThresholdCounts | None) -> Chart | None:
     """Precision, recall and F1 of all classes together, from each score on."""
-    at = [f"score {point.threshold:g} or more" for point in points]
+    at = [f"score threshold {point.threshold:g}" for point in points]
     x = [point.threshold for point in points]
     named = (("F1", "f1", "bold"), ("precision", "precision", "solid"), ("recall", "recall", "solid"))
     return draw_chart(
-        "Precision, recall and F1 over the score",
+        "Precision, recall, and F1 by score threshold",
         [
             ChartLine(name, x, [getattr(point, key) for point in points], at, index, style, dash=index)  # type: ignore[arg-type]
             for index, (name, key, style) in enumerate(named)
         ],
-        ChartAxes("least score", 1, from_zero_to=1.0),
+        ChartAxes("score threshold", 1, from_zero_to=1.0),
         value_text=lambda _, value: f"{value:.3f}",
         mark=(best.threshold, f"best F1 {best.f1:.3f}") if best else None,
     )
@@ -213,16 +213,16 @@ def reliability_chart(scores: np.ndarray, right: np.ndarray, what: str, shown: f
     about = f"ECE {error:.3f}, {len(scores):,} {what}"
     sure = scores >= shown
     if shown and sure.any():
-        about += f"; {reliability(scores[sure], right[sure])[1]:.3f} from score {shown:g} on, {int(sure.sum()):,} {what}"
+        about += f"; {reliability(scores[sure], right[sure])[1]:.3f} for scores of {shown:g} or more ({int(sure.sum()):,} {what})"
     at = [f"score about {each.score:.2f}, {each.answers:,} {what}" for each in bins]
     return draw_chart(
         "Calibration",
         [
-            ChartLine("as its score says", [0, 1], [0, 1], ["", ""], 6, "faint"),
-            ChartLine("right", [each.score for each in bins], [each.right for each in bins], at, 0, "dots"),
+            ChartLine("perfect calibration", [0, 1], [0, 1], ["", ""], 6, "faint"),
+            ChartLine("correct", [each.score for each in bins], [each.right for each in bins], at, 0, "dots"),
         ],
-        ChartAxes("mean score of the answers", 1, percent=True, from_zero_to=1.0),
-        value_text=lambda _, value: f"{100 * value:.1f} %",
+        ChartAxes("mean score", 1, percent=True, from_zero_to=1.0),
+        value_text=lambda _, value: f"{100 * value:.1f}%",
         about=about,
     )
 

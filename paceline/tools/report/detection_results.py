@@ -180,21 +180,21 @@ def read_detections(predictions: Mapping[str, Any], root: Path) -> ScoredPredict
     for image in images:
         scores = np.array(image["scores"], float)
         if scores.ndim != 1 or not np.isfinite(scores).all():
-            raise ValueError(f"{image['file']} has a score that is no finite number")
+            raise ValueError(f"{image['file']} has a non-finite score")
         truth, size = image["truth"], (int(image["height"]), int(image["width"]))
         if np.ndim(truth["crowd"]) != 1:
-            raise ValueError(f"{image['file']} has crowds that are no list")
+            raise ValueError(f"the crowd field of {image['file']} is not a list")
         if min(size) < 1:
-            raise ValueError(f"{image['file']} has no pixel")
+            raise ValueError(f"{image['file']} has no pixels")
         if "masks" in image and "masks" not in truth:
-            raise ValueError(f"{image['file']} has masks found and none annotated")
+            raise ValueError(f"{image['file']} has predicted masks but no annotated masks")
         _check_objects(image["boxes"], image["labels"], len(scores), classes)
         _check_objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes)
         masks += _encoded(image["masks"], size, len(scores)) if "masks" in image else []
         truth_masks += _encoded(truth["masks"], size, len(truth["crowd"])) if "masks" in truth else []
     truth, detections = stored_truth(images, range(len(images)), classes), stored_detections(images)
     if (masks or truth_masks) and (len(masks), len(truth_masks)) != (len(detections.scores), len(truth.classes)):
-        raise ValueError("some images have masks, and others have none")
+        raise ValueError("some images have masks, and others do not")
     return ScoredPredictions([str(root / image["file"]) for image in images], truth, detections, masks, truth_masks)
 
 
@@ -208,7 +208,7 @@ def find_best_threshold(predictions: Mapping[str, Any], result: ScoredPrediction
         return counted and counted.best
     best = ThresholdCounts(*(float(predictions["best_f1"][name]) for name in ("threshold", "f1", "precision", "recall")))
     if not all(0 <= value <= 1 for value in vars(best).values()):
-        raise ValueError("a best F1 that is none")
+        raise ValueError("invalid best F1")
     return best
 
 
@@ -228,15 +228,15 @@ def _check_objects(boxes: Sequence[Any], labels: Sequence[int], count: int, clas
     """Raises ValueError where they are not `count`, or cannot be."""
     rows, named = np.array(boxes, float).reshape(count, 4), np.array(labels, np.int64).reshape(count)
     if len(boxes) != count or np.shape(labels) != (count,):
-        raise ValueError(f"{len(boxes)} boxes and {len(labels)} labels of {count} objects")
+        raise ValueError(f"{len(boxes)} boxes and {len(labels)} labels for {count} objects")
     if not np.isfinite(rows).all() or ((named < 1) | (named > classes)).any():
-        raise ValueError("a box is not finite, or of no class")
+        raise ValueError("a box is not finite, or has no valid class")
 
 
 def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -> list[dict[str, Any] | None]:
     masks = [None if one is None else {"size": list(size), "counts": one + ""} for one in counts]
     if len(masks) != number:
-        raise ValueError(f"{len(masks)} masks of {number} objects")
+        raise ValueError(f"{len(masks)} masks for {number} objects")
     from hotcoco.mask import area
 
     area([mask for mask in masks if mask])  # raises ValueError for run lengths that do not fit the size

@@ -24,11 +24,11 @@ from paceline.tools.report.detection_results import ScoredPredictions
 # Words for the kinds, in the order of the page.
 WORDS = {
     "missed": "missed",
-    "background": "false alarm",
-    "classification": "confused",
-    "localisation": "badly placed",
-    "duplicate": "found twice",
-    "both": "confused and badly placed",
+    "background": "false positive",
+    "classification": "wrong class",
+    "localisation": "inaccurate box",
+    "duplicate": "duplicate",
+    "both": "wrong class and inaccurate box",
 }
 MAX_OF_A_KIND = 24
 # A crowded photo would fill a kind alone.
@@ -132,7 +132,7 @@ def _tile(result: ScoredPredictions, error: DetectionError, names: Sequence[str]
         if real:
             there = truth.boxes[error.object][None]
             about += [f"IoU {float(paired_overlaps(boxes.boxes[error.box][None], there, np.zeros(1, bool))[0]):.2f}"]
-    more = f"is {names[real - 1]}" if real and seen and real != seen else ""
+    more = f"label: {names[real - 1]}" if real and seen and real != seen else ""
     pair = class_pair(real, seen) if real != seen else ""
     classes = tuple(sorted({real, seen} - {BACKGROUND_CLASS}))
     words = ", ".join([WORDS[error.kind], *about])

@@ -175,7 +175,7 @@ def _set_y(axes: Any, shown: ChartAxes, *, span: float) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     if shown.percent:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
     if shown.from_zero_to is not None and not span:
         axes.set_ylim(0, max(axes.get_ylim()[1], shown.from_zero_to) or 1)
 

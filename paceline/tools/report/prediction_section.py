@@ -70,7 +70,7 @@ MAX_IN_MATRIX = 16  # classes of a confusion matrix that fits on the page
 MAX_IN_HALF = 5  # and of one that fits beside another card
 T = TypeVar("T", ImageClassification, ImageComparison)
 # COCO's sizes of objects, by annotated area.
-SIZES = (("small", "under 32 x 32"), ("medium", "up to 96 x 96"), ("large", "above"))
+SIZES = (("small", "under 32 x 32"), ("medium", "32 x 32 to 96 x 96"), ("large", "over 96 x 96"))
 
 
 def predictions_section(
@@ -98,8 +98,8 @@ def predictions_section(
             step = int(predictions["step"])
         if hidden:
             notes.append(
-                f"predictions/{files[-1].name}: {hidden:,} of its photos are not shown: the data set's index does not list them, "
-                "or is not where it was"
+                f"predictions/{files[-1].name}: {hidden:,} of its images are not shown, because the dataset index does not list them "
+                "or was moved"
             )
         metrics = next((get_metrics(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
@@ -107,7 +107,7 @@ def predictions_section(
         if section is None:
             section = (detection_section if workload.finds_objects else classification_section)(predictions, Path(), exif)
         fold, half = format_fold(predictions.get("fold")), format_half(predictions.get("half"))
-        photos = f"training photos, {fold}," if fold else f"validation photos, {half}," if half else "validation photos"
+        photos = f"training images, {fold}," if fold else f"validation images, {half}," if half else "validation images"
         return {
             "template": workload.reporting.template,
             "step": step,
@@ -117,12 +117,12 @@ def predictions_section(
             **section,
         }
     except DataError as error:
-        notes.append(f"predictions/{files[-1].name} cannot be read ({error}): no photos are shown.")
+        notes.append(f"predictions/{files[-1].name}: the file is not readable ({error}). No images are shown.")
     except Exception as error:
         if workload in WORKLOADS.values():
             raise
         what = f"{type(error).__name__}: {error}"
-        notes.append(f"predictions/{files[-1].name}: the workload's own section failed ({what}): no photos are shown.")
+        notes.append(f"predictions/{files[-1].name}: the report section of the task failed ({what}). No images are shown.")
     return None
 
 
@@ -135,14 +135,14 @@ def pick_one_image(run: Path, workload: WorkloadSpec, facts: RunRecord, wanted: 
             if not workload.finds_objects:
                 answers = sorted(read_answers(predictions, Path()), key=lambda answer: answer.answers[0][1])
                 answer = _middle(answers, wanted)
-                words = f"{answer.truth}, taken for {answer.best}" if not answer.right else answer.truth
+                words = f"{answer.truth}, predicted {answer.best}" if not answer.right else answer.truth
                 return answer.file, add_images([answer], exif)[0][1], words
             result = read_detections(predictions, Path())
             best = find_best_threshold(predictions, result)
             scenes = [one for one in result.scenes(best.threshold if best else SHOWN_SCORE) if one.quality is not None]
             scene = _middle(sorted(scenes, key=lambda one: one.quality or 0.0), wanted)
             names = [str(name) for name in predictions["classes"]]
-            words = "{} of {} objects found, {} false".format(*scene.counts)
+            words = "{} of {} objects found, {} false positives".format(*scene.counts)
             return scene.file, render_comparison(scene, names, exif, small=True), words
     except DataError:  # the run's own report names what is wrong with its predictions
         return "", "", ""
@@ -183,7 +183,7 @@ def classification_section(predictions: Mapping[str, Any], data: Path, exif: Exi
     scores = np.array([answer.answers[0][1] for answer in answers])
     right = np.array([answer.right for answer in answers], bool)
     tiles = [*select_wrong(answers, MAX_WRONG), *select_right(answers, MAX_RIGHT)]
-    calibration = reliability_chart(scores, right, "photos")
+    calibration = reliability_chart(scores, right, "images")
     return {
         "images": len(answers),
         "names": names,

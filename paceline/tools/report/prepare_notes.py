@@ -32,7 +32,7 @@ def prepare_lines(manifest: Manifest) -> Iterator[str]:
     verdict = page.verdict[1].lower()
     if path is None:
         theirs = manifest.folder / "check.html"
-        yield f"check:    {verdict}; {theirs} does not say that paceline wrote it, so it stays and no page is drawn"
+        yield f"check:    {verdict}; {theirs} was not written by paceline and stays unchanged, so no check page was written"
     else:
         yield f"check:    {path} ({verdict})"
 
@@ -60,25 +60,25 @@ def prepare_record(manifest: Manifest) -> dict[str, Any]:
 def next_step(manifest: Manifest) -> str:
     """A line for people: the command that such a set is prepared for."""
     if "train" not in manifest.splits:
-        return f"to score on it:  {format_command('eval', 'RUN', '--data', manifest.called)}"
+        return f"next:     {format_command('eval', 'RUN', '--data', manifest.called)}"
     if recipe := PUBLISHED.get(manifest.expect):
-        return f"what would run:  {format_command('plan', recipe, '--data', manifest.called)}"
+        return f"next:     {format_command('plan', recipe, '--data', manifest.called)}"
     polygons, strings = (manifest.splits["train"].arrays.get(name, [0]) for name in ("polygon_points", "rle_counts"))
     recipe = "classify-finetune"
     if manifest.kind == "boxes":
         recipe = "maskrcnn-finetune" if polygons[-1] or strings[-1] else "fasterrcnn-finetune"
     chosen = format_command("plan", f"{recipe}-cpu", "--data", manifest.called, "--auto-config")
-    return f"what suits it on a CPU (on a GPU {recipe}):  {chosen}"
+    return f"next (on a GPU, use {recipe}):  {chosen}"
 
 
 def _of_classes(manifest: Manifest) -> Iterator[str]:
     for name, split in manifest.splits.items():
-        yield f"{name}: {format_count(split.images, 'photo')} in {format_count(len(manifest.classes), 'class')}{_odd_photos(split)}"
+        yield f"{name}: {format_count(split.images, 'image')} in {format_count(len(manifest.classes), 'class')}{_odd_photos(split)}"
         yield from _left_out(split)
     yield from _noted(manifest)
     if rotated := sum(split.rotated for split in manifest.splits.values()):
-        carry = "photo carries" if rotated == 1 else "photos carry"
-        yield f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as classify-demo does"
+        carry = "image has" if rotated == 1 else "images have"
+        yield f"note: {rotated:,} {carry} an EXIF rotation. --input.exif apply trains on upright images, as in classify-demo"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
 
 
@@ -94,19 +94,19 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
         odd = {
             "crowd regions": counts.crowd,
             "images without objects": counts.empty_images,
-            "boxes without area, which are not trained on": counts.degenerate,
-            "boxes outside their image, which are not trained on": counts.outside,
-            "boxes partly outside their image, cut for training": counts.partly_outside,
-            "objects that repeat another one (same image, class and box)": counts.duplicates,
-            "objects on images that are left out": counts.left_out_objects,
-            "mask polygons of less than three points, left out": counts.left_out_polygons,
-            "mask polygons with coordinates that are no finite numbers, left out": counts.polygons_not_finite,
-            "image files that the annotations do not name": counts.unlisted_images,
+            "zero-area boxes, ignored in training": counts.degenerate,
+            "boxes outside their image, ignored in training": counts.outside,
+            "boxes partly outside their image, clipped in training": counts.partly_outside,
+            "duplicate objects (same image, class, and box)": counts.duplicates,
+            "objects on skipped images": counts.left_out_objects,
+            "mask polygons with less than three points, skipped": counts.left_out_polygons,
+            "mask polygons with non-finite coordinates, skipped": counts.polygons_not_finite,
+            "image files without annotations": counts.unlisted_images,
         }
         yield from (f"  {what}: {count:,}" for what, count in odd.items() if count)
         yield from _left_out(split)
     if manifest.expect == "coco2017":
-        yield f"this is COCO 2017: {COCO2017}"
+        yield f"identified as COCO 2017: {COCO2017}"
     yield from _noted(manifest)
     yield f"{format_count(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
@@ -114,15 +114,15 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
 
 def _noted(manifest: Manifest) -> Iterator[str]:
     if manifest.part_of:
-        yield f"this is a part of {manifest.part_of}"
+        yield f"this is a subset of {manifest.part_of}"
     yield from (f"note: {note}" for note in manifest.notes)
 
 
 def _odd_photos(split: Split) -> str:
     odd = {
-        "unusable and left out": len(split.unreadable),
+        "unusable, skipped": len(split.unreadable),
         "EXIF-rotated": split.rotated,
-        "greyscale": split.greyscale,
+        "grayscale": split.greyscale,
         "CMYK": split.cmyk,
         "not JPEG": split.not_jpeg,
         "misnamed": split.misnamed,
@@ -133,6 +133,6 @@ def _odd_photos(split: Split) -> str:
 
 
 def _left_out(split: Split) -> Iterator[str]:
-    yield from (f"  left out: {broken.path}: {broken.reason}" for broken in split.unreadable[:NAMED_IN_REPORT])
+    yield from (f"  skipped: {broken.path}: {broken.reason}" for broken in split.unreadable[:NAMED_IN_REPORT])
     if len(split.unreadable) > NAMED_IN_REPORT:
-        yield f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest"
+        yield f"  skipped: {len(split.unreadable) - NAMED_IN_REPORT:,} more (see the manifest)"

@@ -42,7 +42,7 @@ from paceline.tools.report.prediction_section import predictions_section
 from paceline.training.logging.events import COMMON, read_events
 
 # Charts at the top of the page.
-FIRST = ("Loss", "Quality")
+FIRST = ("Loss", "Validation metrics")
 
 # Of COCO's twelve numbers the table leaves out those that hardly anyone compares; events.jsonl has them.
 LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
@@ -52,11 +52,11 @@ _BOX_OR_MASK = re.compile("(box|mask) (AP (?=[sml]))?")
 
 STATUS = {  # end event's status -> (color, words)
     "success": ("good", "Target reached"),
-    "ran_out": ("fair", "Ended below target"),
+    "ran_out": ("fair", "Target not reached"),
     "stopped_early": ("fair", "Stopped early"),
-    "interrupted": ("fair", "Interrupted, can be resumed"),
+    "interrupted": ("fair", "Interrupted (resumable)"),
     "failed": ("bad", "Failed"),
-    None: ("fair", "No end recorded: still running, or killed"),
+    None: ("fair", "Running or killed"),
 }
 
 
@@ -77,33 +77,33 @@ def write_report(run: Path, workload: WorkloadSpec | None = None) -> Path:
         evaluated = select_events(events, "eval")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise PacelineError(
-            f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
-            "no report is made of it."
+            f"{run}: run.json or events.jsonl is not valid ({type(error).__name__}: {error}). "
+            "Pass a run that paceline wrote."
         ) from None
     notes += map(str, data.get("warnings", ()))
     pictures, own = None, {}
     if content["synthetic"]:
-        notes.append("trained on synthetic batches: nothing was scored, and only its speed means anything")
+        notes.append("trained on synthetic batches: no metric was computed, and only the speed is meaningful")
     if workload is not None:
         pictures = predictions_section(run, workload, data, evaluated, notes, exif=exif)
         if Path(workload.reporting.template).is_absolute():
             own[workload.reporting.template] = Path(workload.reporting.template).read_text(encoding="utf-8")
     elif any((run / "predictions").glob("step-*.json")):
-        notes.append("its workload is one's own: photos are shown by  paceline report RUN --task-file ./file.py:name")
+        notes.append("custom task: to include images, run  paceline report RUN --task-file ./file.py:name")
     try:
         text = render_page("report.html.jinja", {**content, "pictures": pictures, "notes": notes}, own)
     except Exception as error:
         if not own:
             raise
         raise PacelineError(
-            f"{run}: the report's template {', '.join(own)} cannot be filled in ({type(error).__name__}: {error})."
+            f"{run}: rendering the report template {', '.join(own)} failed ({type(error).__name__}: {error})."
         ) from None
     path = run / "report.html"
     try:
         # A folder's name may be no text: its odd bytes are shown as "?".
         atomic_write(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        raise PacelineError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
+        raise PacelineError(f"{path}: the report is not writable ({error.strerror}). Make the folder writable.") from error
     return path
 
 
@@ -121,7 +121,7 @@ def _content(run: Path, facts: RunRecord, events: Sequence[Event]) -> dict[str, 
         "more_charts": [chart for chart in charts if chart.title not in FIRST],
         "time": split_run_time(events),
         "duration": format_duration,
-        "typical": [f"{name} takes {total}: {shares}" for name, (total, shares) in format_step_times(events).items()],
+        "typical": [f"{name} takes {total} ({shares})" for name, (total, shares) in format_step_times(events).items()],
         "evaluations": _evaluation_table(events),
         "sections": _provenance(facts.as_dict(), select_events(events, "warm_up")),
     }
@@ -160,12 +160,12 @@ def _headline(facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
             value = format_metric(name, best[name])
             ends = end.get("intervals", {}).get(name)
             if ends and best["step"] == end["intervals_step"]:
-                wanted += f"95 % {format_metric(name, ends[0])} to {format_metric(name, ends[1])}, "
+                wanted += f"95% CI {format_metric(name, ends[0])} to {format_metric(name, ends[1])}, "
             cards.append((f"best {format_metric_name(name)}", value, f"{wanted}epoch {best['epoch']:.4g}"))
     if reached is not None:
         cards.append(("time to target", format_duration(reached["seconds"]), f"epoch {reached['epoch']:.4g}"))
     else:
-        cards.append(("time", format_duration(last["seconds"]), "in all"))
+        cards.append(("time", format_duration(last["seconds"]), "total"))
     cards.append(("trained", f"{last['epoch']:.3g} epochs", f"{last['step']:,} steps"))
     if trained:
         rate = statistics.median(event["images_per_second"] for event in trained)
@@ -173,17 +173,17 @@ def _headline(facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
         ranks = facts.world
         on = format_count(ranks, "rank")
         evaluating = facts.plan.get("eval_ranks", 0)
-        on += f", and {evaluating} for evaluations" if evaluating else ""
+        on += f" and {evaluating} for evaluation" if evaluating else ""
         cards.append(("images per second", format_quantity(rate), f"median, {on}"))
         if flop := [event["flop_per_second"] for event in trained if "flop_per_second" in event]:
-            cards.append(("computing", format_flop_rate(statistics.median(flop)), "median, forward and backward"))
+            cards.append(("compute", format_flop_rate(statistics.median(flop)), "median, forward and backward"))
         if peak := max((event.get("peak_memory", 0) for event in trained), default=0):
-            cards.append(("peak memory", format_bytes(peak), "of the largest rank"))
-        cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
+            cards.append(("peak memory", format_bytes(peak), "maximum over ranks"))
+        cards.append(("waiting for data", f"{100 * wait:.1f}%", "of the time, median"))
     if "joules" in end:
-        cards.append(("energy", f"{end['joules'] / 3.6e6:.3g} kWh", f"by {end['joules_by']}, since the last start"))
+        cards.append(("energy", f"{end['joules'] / 3.6e6:.3g} kWh", f"from {end['joules_by']}, since the last start"))
     resumes = [
-        f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
+        f"step {event['step']:,} on {event['world']} rank(s)" + (", with new limits" if event.get("after") else "")
         for event in select_events(events, "resume")
     ]
     return {"verdict": (color, words), "reason": end.get("reason", ""), "cards": cards, "resumes": resumes}
@@ -202,7 +202,7 @@ def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
         + [format_duration(event["seconds"]), format_duration(event.get("eval_seconds"))]
         for event in evaluated
     ]
-    heads = ["epoch", "step", *map(format_metric_name, names), "at", "took"]
+    heads = ["epoch", "step", *map(format_metric_name, names), "time", "duration"]
     if not both:
         return {"groups": [], "head": heads, "rows": rows}
     parts = [_BOX_OR_MASK.match(head) for head in heads]

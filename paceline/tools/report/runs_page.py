@@ -70,7 +70,7 @@ def runs_page(runs: Sequence[RunSummary], out: Path, *, compared: bool) -> str:
         label = f"{test[0]} on {mine[0].facts.data.get('root') or 'synthetic'} ({' '.join(test[1:])})"
         tables.append((label if len(tests) > 1 else "", [format_metric_name(name) for name in metrics], rows))
         shown += rows
-    notes = [f"only the first {MAX_PICTURES} runs have a picture"] if len(ranked) > MAX_PICTURES else []
+    notes = [f"only the first {MAX_PICTURES} runs have an image"] if len(ranked) > MAX_PICTURES else []
     content: dict[str, Any] = {
         "name": "Comparison" if compared else "Runs",
         "verdict": ("other", format_count(len(runs), "run")),
@@ -110,7 +110,7 @@ def _shown(run: RunSummary, index: int, metrics: Sequence[str], out: Path, seen:
         file, picture, words = pick_one_image(run.folder, workload, facts, list(seen.values()))
         seen.setdefault(data, file)
     color, _ = STATUS.get(row["status"], STATUS[None])
-    status = "unfinished: still running, or killed" if row["status"] == "unfinished" else row["status"].replace("_", " ")
+    status = "running or killed" if row["status"] == "unfinished" else row["status"].replace("_", " ")
     best = run.best
     return RunView(
         *(index, run_letter(index), row["name"]),
@@ -132,7 +132,7 @@ def _curves(runs: Sequence[RunSummary], notes: list[str]) -> list[Chart]:
     for title, kind, name, style in (
         ("Loss", "train", "loss", "solid"),
         (format_metric_name(headline), "eval", headline, "dots"),
-        ("Loss on validation", "eval", "eval_loss", "dots"),
+        ("Validation loss", "eval", "eval_loss", "dots"),
     ):
         lines = []
         for index, (run, results) in enumerate(zip(runs, events)):

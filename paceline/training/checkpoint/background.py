@@ -85,8 +85,8 @@ class CheckpointWriter:
                     delete_path(path)
                 elif path.name in (LAST, BEST) and path.is_dir() and not path.is_symlink():
                     raise PacelineError(  # it may be the only copy of what it holds
-                        f"{path}: a folder where a link belongs (copying a run may make one). Move it away, and give the same "
-                        "command again."
+                        f"{path}: expected a symbolic link, got a folder (copying a run may have replaced the link). "
+                        "Move the folder away and run the same command again."
                     )
         except OSError as error:
             raise _as_user_error(folder, error) from None
@@ -191,6 +191,6 @@ def _as_user_error(folder: Path, error: OSError) -> PacelineError:
     if isinstance(error, FileNotFoundError):
         return write_error(Path(where), error)
     return PacelineError(
-        f"{where}: the checkpoint could not be written ({error.strerror or error}). "
-        f"Earlier checkpoints in {folder} are untouched; make room or mend the folder, and resume with the same --output-dir."
+        f"{where}: the checkpoint could not be written ({error.strerror or error}). Earlier checkpoints in {folder} are unchanged. "
+        "Free disk space or fix the folder, and resume the run with the same --output-dir."
     )

@@ -102,10 +102,10 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise PacelineError(
-            f"{folder}: cannot be written ({error.strerror or error}). Choose another folder with --output-dir."
+            f"{folder}: the folder is not writable ({error.strerror or error}). Choose another folder with --output-dir."
         ) from None
     if free < bytes_needed:
         raise PacelineError(
-            f"{folder}: checkpoints will need {format_bytes(bytes_needed)}, and {format_bytes(free)} are free. "
-            "Make room, choose another --output-dir, or keep fewer (--keep-checkpoints)."
+            f"{folder}: the checkpoints need {format_bytes(bytes_needed)}, and only {format_bytes(free)} are free. "
+            "Free disk space, choose another --output-dir, or keep fewer checkpoints (--keep-checkpoints)."
         )

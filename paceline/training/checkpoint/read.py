@@ -54,7 +54,7 @@ def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None)
     except MemoryError:
         raise  # says nothing of the checkpoint
     except Exception as error:  # whatever a stranger's bytes bring about: it is this checkpoint that cannot be read
-        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
+        raise CheckpointError(f"{path}: the checkpoint is not readable ({type(error).__name__}: {error}).") from None
     return snapshot
 
 
@@ -107,9 +107,9 @@ def read_facts(path: Path, index: Mapping[str, Any]) -> dict[str, Any]:
     try:
         facts = parse_json(_checked(path / STATE, index["files"][STATE]))
         if facts.get("step", index["step"]) != index["step"]:
-            raise ValueError(f"step {facts['step']} where the index has {index['step']}")
+            raise ValueError(f"expected step {index['step']} as in the index, got {facts['step']}")
     except (KeyError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path / STATE}: damaged ({error!r}).") from None
+        raise CheckpointError(f"{path / STATE}: the file is damaged ({error!r}).") from None
     return facts
 
 
@@ -118,22 +118,22 @@ def read_index(path: Path) -> dict[str, Any]:
     try:
         index = parse_json(read_entry(path / INDEX, MAX_TEXT))
         if index["format"] != FORMAT:
-            raise CheckpointError(f"{path}: written in format {index['format']}; this paceline reads format {FORMAT}.")
+            raise CheckpointError(f"{path}: format {index['format']} is not supported. This version reads format {FORMAT}.")
         if not has_valid_checksum(index):
-            raise CheckpointError(f"{path / INDEX}: damaged, its content is not what was written (checksum).")
+            raise CheckpointError(f"{path / INDEX}: checksum mismatch. The file is damaged or was edited.")
         if type(index["step"]) is not int or index["step"] < 0:
-            raise ValueError("impossible step")
+            raise ValueError("invalid step")
         if parse_step(path.resolve().name) not in (None, index["step"]):
-            raise CheckpointError(f"{path}: its index says step {index['step']}. Was the folder renamed?")
+            raise CheckpointError(f"{path}: the index has step {index['step']}. Restore the original name of the folder.")
         # A name from a file never leads out of the folder.
         if any(Path(name).name != name for name in index["files"]) or not isinstance(index["strides"], dict):
-            raise ValueError("impossible file names")
+            raise ValueError("invalid file names")
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no checkpoint there ({INDEX} is missing).") from None
+        raise CheckpointError(f"{path}: checkpoint not found ({INDEX} is missing).") from None
     except OSError as error:
-        raise CheckpointError(f"{path / INDEX}: cannot be read ({error.strerror or error}).") from None
+        raise CheckpointError(f"{path / INDEX}: the file is not readable ({error.strerror or error}).") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path / INDEX}: damaged ({error!r}).") from None
+        raise CheckpointError(f"{path / INDEX}: the file is damaged ({error!r}).") from None
     return index
 
 
@@ -145,11 +145,11 @@ def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
         os.close(descriptor)
         content = read_entry(path, most) if size == expected else b""
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}).") from None
+        raise CheckpointError(f"{path}: the file is not readable ({error.strerror or error}).") from None
     if size != expected:
-        raise CheckpointError(f"{path}: damaged, {size:,} bytes where {expected:,} were written.")
+        raise CheckpointError(f"{path}: the file is damaged. Expected {expected:,} bytes, got {size:,}.")
     if sha256(content) != entry["sha256"]:
-        raise CheckpointError(f"{path}: damaged, its content is not what was written (checksum).")
+        raise CheckpointError(f"{path}: checksum mismatch. The file is damaged or was edited.")
     return content
 
 
@@ -168,12 +168,12 @@ def find_newest_valid(
             snapshot = load_checkpoint(path, check)
         except CheckpointError as error:
             problems.append(str(error))
-            reporter.warning(f"skipping {path.name}: {error}")
+            reporter.warning(f"warning: skipping {path.name}: {error}")
             continue
         return path, snapshot
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
-        raise CheckpointError(f"{folder}: every checkpoint is damaged.{listed}\nStart anew with another --output-dir.")
+        raise CheckpointError(f"{folder}: all checkpoints are damaged.{listed}\nStart a new run with another --output-dir.")
     return None
 
 
@@ -190,11 +190,11 @@ def find_checkpoint(folder: Path, which: str, reporter: Reporter = LOGGED) -> Pa
             break  # else the link was moved on, and what it led to is deleted
     if which == BEST and step not in steps and steps:
         path = find_checkpoint(folder, LAST)
-        reporter.warning(f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}")
+        reporter.warning(f"warning: {folder} has no best checkpoint yet (no evaluation is complete). Using {path.name}.")
         return path
     if which == LAST and step not in steps and steps:
         step = steps[-1]
     if step is None or step not in steps:
         known = ", ".join([*(link for link in (LAST, BEST) if link_step(folder, link) is not None), *map(step_name, steps)])
-        raise CheckpointError(f"{folder} has no checkpoint {which!r}. There: {known or 'none'}.")
+        raise CheckpointError(f"{folder}: checkpoint {which!r} not found. Available: {known or 'none'}.")
     return folder / step_name(step)

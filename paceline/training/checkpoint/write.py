@@ -193,5 +193,5 @@ def _write(path: Path, chunks: Iterator[bytes | memoryview]) -> dict[str, Any]:
             # Drop the cached pages, so that reading back asks the disk.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if file_sha256(path) != digest.hexdigest():
-        raise OSError(f"{path} reads back other than it was written")
+        raise OSError(f"{path}: checksum mismatch when the file was read back")
     return {"bytes": total, "sha256": digest.hexdigest()}

@@ -126,7 +126,7 @@ class AsyncLogger(Callback):
         try:
             self._events.put_nowait(copy.deepcopy(event))  # the sink may change its own copy
         except queue.Full:
-            self._failure = self._failure or f"it is {MAX_WAITING:,} events behind"
+            self._failure = self._failure or f"the logger is {MAX_WAITING:,} events behind"
             self._lags = True
         self._report_failure()
 
@@ -143,14 +143,14 @@ class AsyncLogger(Callback):
                 self._thread.join(CLOSE_SECONDS)  # for a failed sink too: it is being closed
             self._lags = self._thread.is_alive()
             if self._lags:
-                self._failure = self._failure or f"it was still busy {CLOSE_SECONDS:g} s after the end of the run"
+                self._failure = self._failure or f"the logger was still busy {CLOSE_SECONDS:g} s after the end of the run"
         self._report_failure()
 
     def _report_failure(self) -> None:
         if self._failure and not self._reported:
             self._reported = True
             self._reporter.warning(
-                f"--logger {self._name}: {self._failure}; it is told nothing more of this run, which does not need it"
+                f"warning: --logger {self._name}: {self._failure}. The logger is disabled; training continues without it."
             )
 
     def _live(self, make: Callable[[], Logger]) -> None:
@@ -176,12 +176,12 @@ class AsyncLogger(Callback):
         except PacelineError as problem:
             self._refusal = PacelineError(f"--logger {self._name}: {problem}")
         except BaseException as problem:
-            self._refusal = PacelineError(f"--logger {self._name}: it cannot be begun ({_in_a_line(problem)}).")
+            self._refusal = PacelineError(f"--logger {self._name}: the logger failed to start ({_in_a_line(problem)}).")
         else:
             if all(callable(getattr(sink, method, None)) for method in ("write", "close")):
                 return sink
             self._refusal = PacelineError(
-                f"--logger {self._name}: what it made, a {type(sink).__name__}, lacks write(event) or close()."
+                f"--logger {self._name}: the returned {type(sink).__name__} has no method write(event) or close()."
             )
         return None
 

@@ -159,7 +159,7 @@ class Console(Reporter):
         now = self._now
         costs = [format_flop_rate(flop_per_second)] if flop_per_second else []
         costs += [format_bytes(peak_memory)] if peak_memory else []
-        wait = f"data wait {100 * data_wait:.0f} %"
+        wait = f"data wait {100 * data_wait:.0f}%"
         if self._live:
             now.step, now.loss, now.images_per_second = step, f"loss {loss:.4f}", images_per_second
             now.step_seconds = (eta_seconds or 0.0) / max(1, now.total - step)
@@ -209,8 +209,8 @@ class Console(Reporter):
         if self._slow_reports >= SLOW_REPORTS and not self._advised:
             self._advised = True
             self.warning(
-                f"note: the step waits for images {100 * data_wait:.0f} % of the time, so the input is the bottleneck"
-                f"{self.input_rate and f' ({self.input_rate})'}; paceline bench input shows where its time goes"
+                f"note: training waits for images {100 * data_wait:.0f}% of the time, so the input is the bottleneck"
+                f"{self.input_rate and f' ({self.input_rate})'}. To find the slow part:  paceline bench input"
             )
 
 
@@ -259,7 +259,7 @@ class ConsoleCallback(Callback):
             self._console.line(format_warm_up(event))
         elif event["event"] == "resume":
             world, after = event["world"], event.get("after", "").replace("_", " ")
-            given_more = f": it had ended ({after}), and was given more" if after else ""
+            given_more = f"; the run had ended ({after}) and continues with the new limits" if after else ""
             self._console.line(f"resumed from {event['checkpoint']} on {world} rank{'s' if world > 1 else ''}{given_more}")
 
     def end(self, event: Event, *, target_met: bool) -> None:
@@ -271,10 +271,10 @@ class ConsoleCallback(Callback):
             f"{format_metric_name(name)} {format_metric(name, ends[name][0])} to {format_metric(name, ends[name][1])}"
             for name in select_leading_metrics(ends)
         ]:
-            self._console.line(f"step {event['intervals_step']:,}: 95 % of such sets of photos have {', '.join(shown)}")
+            self._console.line(f"step {event['intervals_step']:,}: 95% confidence intervals: {', '.join(shown)}")
         if discarded := event["discarded_steps"]:
             step = event["step"]
-            self._console.warning(f"{discarded:,} steps trained while step {step:,} was being scored are discarded")
+            self._console.warning(f"note: {discarded:,} steps, trained while step {step:,} was evaluated, are discarded")
 
     def _warn_of(self, approximated: Mapping[str, int], step: int) -> None:
         """Warn once of each kind of approximation that an accelerator made; the events have every number."""

@@ -213,7 +213,7 @@ class EventLog:
         damaged = [number for number, line in enumerate(self._lines.lines(), start=1) if _parsed(line) is None]
         results = [_damage_text(self._lines.path, damaged)] if damaged else []
         if self._lines.torn:
-            results.append(f"{self._lines.path}: its last line had no end and is cut; the run may have been killed there")
+            results.append(f"{self._lines.path}: the last line was truncated and is removed. The run may have been killed.")
         return results
 
     def truncate_after(self, step: int) -> int:
@@ -237,7 +237,7 @@ def read_events(path: Path, reporter: Reporter = SILENT) -> list[dict[str, Any]]
         return []
     except OSError as error:
         raise PacelineError(
-            f"{path}: cannot be read ({error.strerror}). Move it away, and give the same command again."
+            f"{path}: the file is not readable ({error.strerror}). Move it away and run the same command again."
         ) from None
     records = [_parsed(line) for line in lines]
     damaged = [number for number, record in enumerate(records[:-1], start=1) if record is None]
@@ -279,7 +279,7 @@ def find_schema_problems(record: Mapping[str, Any]) -> list[str]:
     """Problems of an event, in words; [] when it follows SCHEMA."""
     kind = record.get("event")
     if kind not in SCHEMA:
-        return [f"unknown event {kind!r}: one of {', '.join(SCHEMA)}"]
+        return [f"unknown event {kind!r}; expected one of {', '.join(SCHEMA)}"]
     wanted = {**COMMON, **SCHEMA[kind]}
     problems = [f"{name} is missing" for name in wanted if name not in record]
     problems += [
@@ -288,9 +288,9 @@ def find_schema_problems(record: Mapping[str, Any]) -> list[str]:
         if name in record and not _is(type_name, record[name])
     ]
     if kind == "end" and record.get("status") not in EXIT_CODES:
-        problems.append(f"status is {record.get('status')!r}: one of {', '.join(EXIT_CODES)}")
+        problems.append(f"status must be one of {', '.join(EXIT_CODES)}, got {record.get('status')!r}")
     if kind == "eval" and not get_metrics(record):
-        problems.append("an evaluation without a metric")
+        problems.append("the evaluation has no metric")
     return problems
 
 
@@ -311,7 +311,7 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, numbers.Real):
         number = float(value)
         return number if math.isfinite(number) else str(number)
-    raise ValueError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")
+    raise ValueError(f"{value!r} ({type(value).__name__}) is not serializable as JSON")
 
 
 def from_json_value(value: Any) -> Any:
@@ -354,4 +354,4 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _damage_text(path: Path, damaged: list[int]) -> str:
-    return f"{path}: {name_lines(damaged)} damaged (checksum): left out"
+    return f"{path}: {name_lines(damaged)} damaged (checksum mismatch) and ignored"

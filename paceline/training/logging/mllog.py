@@ -55,9 +55,9 @@ class MLLog:
         lines = self._lines.lines()
         # The format has no room for a checksum: only a line that does not parse is noticed.
         damaged = [number for number, line in enumerate(lines, start=1) if _parsed(line) is None]
-        self.damage = [f"{path}: {name_lines(damaged)} damaged: left out"] if damaged else []
+        self.damage = [f"{path}: {name_lines(damaged)} damaged and ignored"] if damaged else []
         if self._lines.torn:
-            self.damage.append(f"{path}: its last line had no end and is cut; the run may have been killed there")
+            self.damage.append(f"{path}: the last line was truncated and is removed. The run may have been killed.")
         # eval_samples is the last line of run_start(), and block_start the next: one of them may be damaged.
         self.started = any(_key(line) in ("eval_samples", "block_start") for line in lines)
         if not self.started:

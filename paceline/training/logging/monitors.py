@@ -141,8 +141,8 @@ class StragglerMonitor:
         self._named.add(rank)
         where = f" on {self._hosts[rank]}" if rank < len(self._hosts) else ""
         return (
-            f"note: rank {rank}{where} takes {seconds[rank]:.3g} s for its part of a step, {seconds[rank] / median:.2g} times the "
-            f"median of {median:.3g} s, for {SLOW_INTERVALS} intervals now: the other ranks wait for it"
+            f"note: rank {rank}{where} needs {seconds[rank]:.3g} s for its part of a step, {seconds[rank] / median:.2g} times the "
+            f"median of {median:.3g} s, for {SLOW_INTERVALS} intervals. The other ranks wait for it."
         )
 
 
@@ -195,8 +195,8 @@ class ContentionMonitor:
             return ""
         self._since = None
         return (
-            f"note: other processes compute on {others:.1f} of this machine's {cores} cores, and the {self._threads} compute threads "
-            f"wait for each other; until those end, --system.intra-op-threads {max(1, cores - math.ceil(others))} is usually faster"
+            f"note: other processes use {others:.1f} of the {cores} cores of this machine, so the {self._threads} compute threads "
+            f"wait for each other. Until they end, --system.intra-op-threads {max(1, cores - math.ceil(others))} is usually faster."
         )
 
 
@@ -283,8 +283,8 @@ class Monitors:
         if not times:
             return sizes
         self.recorder.warning(
-            f"note: the gradient's norm of step {step:,} is {sizes['gradient_norm']:.3g}, {times:.3g} times the median of "
-            "the readings before"
+            f"note: the gradient norm of step {step:,} is {sizes['gradient_norm']:.3g}, which is {times:.3g} times the median of "
+            "the previous values"
         )
         return sizes | {"gradient_spike": times}
 

@@ -70,7 +70,7 @@ class SafeStream:
             os.close(null)
         if self.goes_on and not (self.quiet_pipe and isinstance(error, BrokenPipeError)):
             reason = getattr(error, "strerror", None) or str(error)
-            print(f"paceline: output is gone ({reason}); {self.goes_on}", file=sys.stderr, flush=True)
+            print(f"paceline: writing to stdout failed ({reason}); {self.goes_on}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def keep_output_open() -> Iterator[SafeStream]:
         return
     _fill_closed()
     kept = sys.stdout, sys.stderr
-    out = SafeStream(sys.stdout, "the command goes on without it")
+    out = SafeStream(sys.stdout, "the command continues without output")
     # typing knows TextIO alone; whoever prints needs write and flush, and finds all else through __getattr__.
     sys.stdout, sys.stderr = out, SafeStream(sys.stderr, "")  # type: ignore[assignment]
     try:
@@ -134,9 +134,9 @@ def _print_and_end(_: object) -> None:
         return
     # The library's own line stands above this one.
     print(
-        "paceline: a library ended this process, most likely for want of memory or threads: give it more "
-        "(`ulimit -v`, `ulimit -u`), or fewer --system.num-workers and a smaller --system.micro-batch-size "
-        "(the result is the same)",
+        "paceline: a library ended this process, probably because memory or threads were exhausted. Raise the limits "
+        "(`ulimit -v`, `ulimit -u`), or set a smaller --system.num-workers and --system.micro-batch-size "
+        "(the results do not change).",
         file=sys.stderr,
         flush=True,
     )

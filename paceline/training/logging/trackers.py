@@ -48,7 +48,7 @@ def tracker_makers(controls: RunOptions, explicit: Collection[str] = ()) -> list
     results: list[Maker] = []
     for name in controls.logger:
         if controls.logger.count(name) > 1:
-            raise PacelineError(f"--logger {name}: named twice; it would be told everything twice.")
+            raise PacelineError(f"--logger {name}: the logger is given more than once. Remove the duplicate.")
         results.append(_beside(name, _tracker(name)))
     if controls.tensorboard:
         if "tensorboard" in explicit:
@@ -63,14 +63,12 @@ def _tracker(name: str) -> Callable[[Path, int | None], Logger]:
         return WeightsAndBiases if name == "wandb" else MLflow
     if not is_in_file(name):
         raise PacelineError(
-            f"--logger {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"
+            f"--logger {name}: logger not found. Choose one of {', '.join(TRACKERS)}, or pass a custom one: ./file.py:name"
         )
     make: Any = load_from_file(name, "sink")
     if callable(make):
         return make  # pyright: ignore[reportReturnType]: its result is checked when it is made
-    raise PacelineError(
-        f"--logger {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
-    )
+    raise PacelineError(f"--logger {name}: must be a function (run, resumed_at) -> logger, got a {type(make).__name__}.")
 
 
 def _is_installed(name: str) -> bool:
@@ -80,7 +78,7 @@ def _is_installed(name: str) -> bool:
 
 def _check_installed(name: str, flag: str) -> None:
     if not _is_installed(name):
-        raise PacelineError(f"{flag}: the package {name} is not installed: {install_command(name)}")
+        raise PacelineError(f"{flag}: the package {name} is not installed. Install it:  {install_command(name)}")
 
 
 def _beside(name: str, make: Callable[[Path, int | None], Logger]) -> Maker:
@@ -92,7 +90,7 @@ def _tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Callb
 
 
 def _no_tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Callback:
-    reporter.line(f"no TensorBoard files, events.jsonl has the numbers: to have them, {install_command('tensorboard')}")
+    reporter.line(f"no TensorBoard files (events.jsonl has the values). To get them:  {install_command('tensorboard')}")
     return Callback()
 
 
@@ -114,12 +112,12 @@ class TrackerRun:
             facts = parse_json(read_entry(file, MAX_BYTES))
             self.id, self._steps = facts["id"], facts["steps"]
             if not isinstance(self.id, str) or not all(type(step) is int for step in self._steps.values()):
-                raise ValueError("not as it was written")
+                raise ValueError("unexpected content")
         except FileNotFoundError:
             return  # the tracker is new to this run
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise PacelineError(
-                f"{file}: cannot be read ({problem}). Remove it, and a new one begins at this step."
+                f"{file}: the file is not readable ({problem}). Remove it to start a new W&B run at this step."
             ) from None
 
     def is_new(self, event: Event) -> bool:
@@ -208,8 +206,8 @@ class MLflow:
                 self._client.update_run(self._sent.id, status="RUNNING")
             except MlflowException as problem:
                 raise PacelineError(
-                    f"{run / 'mlflow.json'} names a run that {self._client.tracking_uri} does not take "
-                    f"({str(problem).splitlines()[0]}). Name its server (MLFLOW_TRACKING_URI), or remove the file."
+                    f"{run / 'mlflow.json'}: the run in this file was not found on {self._client.tracking_uri} "
+                    f"({str(problem).splitlines()[0]}). Set MLFLOW_TRACKING_URI to the server of the run, or remove the file."
                 ) from None
         else:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "paceline")
@@ -291,7 +289,7 @@ class TensorBoard(Callback):
     def _lose(self, error: OSError) -> None:
         if not self._lost:
             self._lost = True
-            print(f"paceline: TensorBoard's file cannot be written ({error.strerror or error})", file=sys.stderr)
+            print(f"paceline: writing the TensorBoard file failed ({error.strerror or error})", file=sys.stderr)
 
     def _on_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
         if arguments.thread not in self._threads:

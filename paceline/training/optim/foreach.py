@@ -38,13 +38,13 @@ def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: 
 
     missing = [name for name in targets if name not in saved]
     unknown = [name for name in saved if name not in targets]
-    problem = f"the saved {what} belongs to something else: "
+    problem = f"the saved {what} does not match this run: "
     if missing or unknown:
         raise CheckpointError(
             f"{problem}{len(missing)} tensors missing ({some(missing)}), {len(unknown)} unknown ({some(unknown)})"
         )
     for name, target in targets.items():
         if saved[name].shape != target.shape:
-            raise CheckpointError(f"{problem}{name} has shape {tuple(saved[name].shape)}, needed is {tuple(target.shape)}")
+            raise CheckpointError(f"{problem}{name} must have shape {tuple(target.shape)}, got {tuple(saved[name].shape)}")
     for name, target in targets.items():
         target.copy_(saved[name])

@@ -104,7 +104,9 @@ class RunFolder:
         )
         best = start.standing.best_step
         if start.snapshot is not None and not writer.resume(start.snapshot.facts["step"], best):
-            reporter.warning(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
+            reporter.warning(
+                f"warning: the best checkpoint {step_name(best)} not found. `best` will be the next better one."
+            )
         try:
             yield writer
         finally:
@@ -207,7 +209,7 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
         str(path).encode()
     except UnicodeEncodeError:
         raise PacelineError(
-            f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --output-dir."
+            f"{path}: the name is not valid UTF-8, which TensorBoard requires. Choose another folder with --output-dir."
         ) from None
     if not out:
         path = next_numbered_folder(name)
@@ -216,11 +218,11 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
         check_entries(path)
         if (path / STOP_FILE).is_dir():
             raise PacelineError(
-                f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
+                f"{path / STOP_FILE}: this is a folder, and only a file of this name stops a run. Remove or rename the folder."
             )
         return path, None
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
-        raise PacelineError(f"--output-dir {out}: this is there already and is no run of ours. Choose another folder.")
+        raise PacelineError(f"--output-dir {out}: already exists and is not a paceline run. Choose another folder.")
     check_entries(path)
     return path, _make(path, f"--output-dir {out}")
 
@@ -234,20 +236,18 @@ def _make(path: Path, what: str) -> Path | None:
         probe.write_bytes(b"paceline")
         probe.unlink()
     except OSError as problem:
-        raise PacelineError(f"{what}: cannot be written ({problem.strerror}). Choose another --output-dir.") from None
+        raise PacelineError(f"{what}: not writable ({problem.strerror}). Choose another --output-dir.") from None
     return made
 
 
 def _lock(path: Path, reporter: Reporter) -> IO[bytes]:
     """Lock the folder for as long as this process lives."""
-    no_locks = (
-        f"{path}: this file system has no locks, so nothing keeps a second training out of this folder. Start only one."
-    )
+    no_locks = f"warning: {path}: the file system does not support locks. Start only one training process in this folder."
     try:
         return os.fdopen(lock(path / ".lock", no_locks=lambda: reporter.warning(no_locks)), "rb+", buffering=0)
     except BlockingIOError:
         raise PacelineError(
-            f"{path}: another process is training in this folder. Wait for it, or choose another --output-dir."
+            f"{path}: another process is training in this folder. Wait until it ends, or choose another --output-dir."
         ) from None
     except OSError as problem:
-        raise PacelineError(f"{path}: cannot be written ({problem.strerror}). Choose another --output-dir.") from None
+        raise PacelineError(f"{path}: not writable ({problem.strerror}). Choose another --output-dir.") from None

@@ -60,13 +60,13 @@ def open_remote_folder(url: str, folder: Path, reporter: Reporter) -> RemoteRunF
         if owner is None:
             if strange := bucket.names()[:1]:
                 raise PacelineError(
-                    f"--sync-to {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty."
+                    f"--sync-to {url}: the folder contains {strange[0]} and is not a paceline run. Choose an empty folder."
                 )
             return RemoteRunFolder(bucket, own or secrets.token_hex(8), there=False)
         if (folder / "run.json").exists() and own != owner["run"]:
             raise PacelineError(
-                f"--sync-to {url}: another run is mirrored there ({owner['name']}, {owner['folder']} on {owner['host']}). Name "
-                "another folder of the bucket; or go on with that run, in an empty --output-dir."
+                f"--sync-to {url}: the folder contains another run ({owner['name']}, {owner['folder']} on {owner['host']}). "
+                "Choose another folder of the bucket. To resume that run, use an empty --output-dir."
             )
         _download(bucket, owner, folder, reporter)
         return RemoteRunFolder(bucket, owner["run"], there=True)
@@ -83,7 +83,7 @@ def read_owner(bucket: BucketFolder) -> dict[str, str] | None:
         owner = json.loads(text)
         return {name: str(owner[name]) for name in ("run", "writer", "name", "folder", "host")}
     except (ValueError, KeyError, TypeError):
-        raise PacelineError(f"--sync-to {bucket.url}: its {MIRROR_FILE} is none of ours. Name another folder.") from None
+        raise PacelineError(f"--sync-to {bucket.url}: {MIRROR_FILE} is not valid. Choose another folder.") from None
 
 
 def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
@@ -100,7 +100,7 @@ def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
         bucket.download(f"{CHECKPOINTS}/{name}/{INDEX}", part / INDEX)
         index = read_index(part)
         if index["step"] != step:
-            raise CheckpointError(f"its index says step {index['step']}.")
+            raise CheckpointError(f"the index has step {index['step']}.")
         for file in index["files"]:
             bucket.download(f"{CHECKPOINTS}/{name}/{file}", part / file)
             check_file(part / file)
@@ -110,7 +110,7 @@ def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
         os.rename(part, checkpoints / name)
         sync_folder(checkpoints)
     except FileNotFoundError as problem:
-        raise CheckpointError(f"{there}: damaged, {os.fsdecode(problem.filename or '')} is missing.") from None
+        raise CheckpointError(f"{there}: damaged checkpoint: {os.fsdecode(problem.filename or '')} not found.") from None
     except CheckpointError as problem:
         raise CheckpointError(str(problem).replace(str(part), there)) from None
     finally:
@@ -146,20 +146,20 @@ def _download(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, repo
             download_step(bucket, step, checkpoints)
         except CheckpointError as problem:
             problems.append(f"\n  {problem}")
-            reporter.warning(f"skipping {step_name(step)} of the mirror: {problem}")
+            reporter.warning(f"warning: skipping {step_name(step)} of {bucket.url}: {problem}")
             continue
         newest = step
         break
     if problems and newest is None and not here:
-        raise CheckpointError(f"--sync-to {bucket.url}: every checkpoint there is damaged.{''.join(problems)}")
+        raise CheckpointError(f"--sync-to {bucket.url}: all checkpoints are damaged.{''.join(problems)}")
     best = parse_step((bucket.read(f"{CHECKPOINTS}/{BEST}") or b"").decode("ascii", "replace"))
     if best is not None and newest is not None and best < newest and best in there and best not in here:
         try:
             download_step(bucket, best, checkpoints)
         except CheckpointError as problem:
-            reporter.warning(f"skipping {step_name(best)} of the mirror, the best: {problem}")
+            reporter.warning(f"warning: skipping {step_name(best)} of {bucket.url}, the best checkpoint: {problem}")
     what = step_name(newest) if newest is not None else "no checkpoint yet"
-    reporter.warning(f"brought from {bucket.url}: {what}, with run.json and events (mirrored by {owner['host']})")
+    reporter.warning(f"downloaded from {bucket.url}: {what}, run.json, and events (uploaded by {owner['host']})")
 
 
 def _own_number(folder: Path) -> str:

@@ -72,7 +72,7 @@ class FolderSync:
             raise PacelineError(f"--sync-to {self._bucket.url}: {problem.strerror or problem}") from None
         if not fresh:
             raise PacelineError(
-                f"--sync-to {self._bucket.url}: another process began to mirror there just now. Wait for it, or name another folder."
+                f"--sync-to {self._bucket.url}: another process has started to upload to this folder. Wait, or choose another folder."
             )
         # A daemon: a request that hangs must not keep the process from ending.
         self._thread = Thread(target=self._live, name="paceline-mirror", daemon=True)
@@ -101,7 +101,7 @@ class FolderSync:
             self._change.notify_all()
             in_time = self._change.wait_for(lambda: self._tried >= number or self._over, seconds)
             facts = {"url": self._bucket.url, "bytes": self.bytes, "failures": self.failures}
-            why = self._failure if in_time or self._over else f"not done in {seconds:g} s"
+            why = self._failure if in_time or self._over else f"not completed within {seconds:g} s"
         if why:
             newest = link_step(self._folder / CHECKPOINTS, LAST)
             what = "the latest events" if newest is None or newest in self._whole else step_name(newest)
@@ -144,8 +144,8 @@ class FolderSync:
         self.failures += 1
         if self._over or time.monotonic() - self._warned >= WARN_SECONDS:
             self._warned = time.monotonic()
-            after = "nothing more is mirrored from here" if self._over else f"tried again ({self.failures} so far)"
-            self._warnings.append(f"--sync-to {self._bucket.url}: {failure}; training goes on, {after}")
+            after = "Uploads have stopped" if self._over else f"The upload is retried ({self.failures} failures so far)"
+            self._warnings.append(f"warning: --sync-to {self._bucket.url}: {failure}. {after}; training continues.")
 
     def _copy(self) -> None:
         """Make the bucket like the folder."""
@@ -247,16 +247,16 @@ class FolderSync:
             self._there, self._sent = None, {}
             self._whole.clear()
             self._before = []
-            raise OSError(errno.ENOENT, f"{MIRROR_FILE} was gone, and is made anew")
+            raise OSError(errno.ENOENT, f"{MIRROR_FILE} was missing and is written again")
         elif owner["writer"] != self._claim["writer"]:
-            raise SyncSuperseded(f"another process mirrors there now ({owner['folder']} on {owner['host']})")
+            raise SyncSuperseded(f"another process uploads to this folder ({owner['folder']} on {owner['host']})")
 
 
 def format_sync(facts: Mapping[str, Any]) -> str:
     """A line about a mirror, by the facts of its end."""
-    failed = f", {facts['failures']} failed tries" if facts["failures"] else ""
-    missing = f"; not there: {facts['missing']}" if "missing" in facts else ""
-    return f"mirrored to {facts['url']}: {format_bytes(facts['bytes'])} sent{failed}{missing}"
+    failed = f", {facts['failures']} failed attempts" if facts["failures"] else ""
+    missing = f"; not uploaded: {facts['missing']}" if "missing" in facts else ""
+    return f"uploaded to {facts['url']}: {format_bytes(facts['bytes'])}{failed}{missing}"
 
 
 def _stamp(path: Path) -> tuple[int, int]:

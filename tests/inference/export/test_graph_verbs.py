@@ -102,7 +102,7 @@ def test_predict_writes_a_runs_folder(resnet_run, run, graph, tmp_path, capsys):
     else:
         program = [sys.executable, "-c", WITHOUT_TORCH, *map(str, words)]
         said = subprocess.run(program, capture_output=True, text=True, timeout=300)
-        assert said.returncode == 0 and "9 photos in" in said.stdout, said
+        assert said.returncode == 0 and "9 images in" in said.stdout, said
     assert command(capsys, "predict", run, *asked, "--output-dir", tmp_path / "run").code == 0
     own, others = answers_in(tmp_path / "run"), answers_in(tmp_path / "file")
     assert own.keys() == others.keys() and len(own) == 9
@@ -144,9 +144,9 @@ def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, gr
     some = command(capsys, "eval", graph, *asked, "--max-val-images", 4, *consent(graph))
     assert some.code == 0 and f"{graph.name}  4 images" in some.out and "run itself" in some.out, some
     refused(command(capsys, "eval", graph, *consent(graph)), "--data DIR")
-    refused(command(capsys, "eval", graph, *asked, "--nms-iou", 0.4, *consent(graph)), "--nms-iou 0.4", "inside")
-    refused(command(capsys, "export", graph, "--output", "again.onnx"), graph.name, "`predict`, `eval` and `serve`")
-    refused(command(capsys, "plan", graph), graph.name, "`predict`, `eval` and `serve`")
+    refused(command(capsys, "eval", graph, *asked, "--nms-iou", 0.4, *consent(graph)), "--nms-iou 0.4", graph.name)
+    refused(command(capsys, "export", graph, "--output", "again.onnx"), graph.name, "`predict`, `eval`, and `serve`")
+    refused(command(capsys, "plan", graph), graph.name, "`predict`, `eval`, and `serve`")
 
 
 def test_serve_answers_with_it(resnet_run, graph):
@@ -187,14 +187,17 @@ def other_input(model: ModelProto) -> None:
 
 
 STRANGERS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
-    "no card": (no_card, "says nothing of classes"),
+    "no card": (no_card, "paceline export"),
     "an operator of its own": (own_operator, "com.stranger:Run"),
-    "another input": (other_input, "does not take and give what its card says"),
+    "another input": (other_input, "do not match the metadata"),
     "another schema": (lambda model: card(model, lambda facts: facts.update(schema=2)), "schema 2"),
     "too few classes": (lambda model: card(model, lambda facts: facts.update(classes=["ant"])), "classes"),
-    "no graph": (lambda model: card(model, lambda facts: facts.pop("graph")), "what the graph takes"),
+    "no graph": (lambda model: card(model, lambda facts: facts.pop("graph")), "graph inputs"),
     "a huge input": (lambda model: card(model, lambda facts: facts["graph"].update(height=10**9)), "graph"),
-    "another size": (lambda model: card(model, lambda facts: facts["graph"].update(height=64)), "its card says"),
+    "another size": (
+        lambda model: card(model, lambda facts: facts["graph"].update(height=64)),
+        "do not match the metadata",
+    ),
     "another task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
     "its own task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="./bad.py:BAD")), "bad.py:BAD"),
 }
@@ -240,7 +243,7 @@ def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, mon
         command(capsys, "predict", file, photo, "--allow-code-execution"),
         "--allow-code-execution",
         "cats.onnx",
-        "Leave it away",
+        "Remove it",
     )
     with raises(PacelineError, "--recipe resnet50"):
         paceline.load(file, recipe="resnet50")
@@ -257,17 +260,22 @@ def test_what_is_no_file_of_openvino_is_refused(resnet_run, run, tmp_path, capsy
     other = bytes(reversed(numbers))
     entity = text.replace("?>", '?>\n<!DOCTYPE net [<!ENTITY a "a">]>', 1)
     cases = {
-        "alone": (text, None, "alone.bin", "side by side"),
-        "another": (text, other, "another.bin", "not the numbers of another.xml"),
-        "short": (no_digest, numbers[:-99], "short.xml", "openvino does not open it"),
-        "cut": (text[:-99], numbers, "cut.xml", "damaged"),
-        "empty": ("", numbers, "empty.xml", "damaged"),
-        "page": ("<html></html>", numbers, "page.xml", "says nothing of classes"),
+        "alone": (text, None, "alone.bin", "in one folder"),
+        "another": (text, other, "another.bin", "the weights of another.xml"),
+        "short": (no_digest, numbers[:-99], "short.xml", "openvino failed to open"),
+        "cut": (text[:-99], numbers, "cut.xml", "not a valid OpenVINO XML file"),
+        "empty": ("", numbers, "empty.xml", "not a valid OpenVINO XML file"),
+        "page": ("<html></html>", numbers, "page.xml", "paceline export"),
         "entities": (entity, numbers, "entities.xml", "entities"),
-        "operator": (text.replace('type="Convolution"', 'type="Stranger"', 1), numbers, "operator.xml", "does not open it"),
-        "input": (text.replace('"photos"', '"images"'), numbers, "input.xml", "its card says"),
-        "offset": (no_digest.replace('offset="0"', f'offset="{1 << 40}"', 1), numbers, "offset.xml", "does not open it"),
-        "model": (text.replace("&quot;height&quot;: 32", "&quot;height&quot;: 64"), numbers, "model.xml", "its card says"),
+        "operator": (text.replace('type="Convolution"', 'type="Stranger"', 1), numbers, "operator.xml", "failed to open"),
+        "input": (text.replace('"photos"', '"images"'), numbers, "input.xml", "do not match the metadata"),
+        "offset": (no_digest.replace('offset="0"', f'offset="{1 << 40}"', 1), numbers, "offset.xml", "failed to open"),
+        "model": (
+            text.replace("&quot;height&quot;: 32", "&quot;height&quot;: 64"),
+            numbers,
+            "model.xml",
+            "do not match the metadata",
+        ),
     }
     for name, (content, beside, *wanted) in cases.items():
         (theirs := tmp_path / f"{name}.xml").write_text(content)
@@ -292,10 +300,10 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
         paceline.load(file)
     # With consent it is one of ours, or is not opened.
     cases = {
-        "no zip": (b"PK\x03\x04", "damaged"),
-        "empty": (b"", "damaged"),
+        "no zip": (b"PK\x03\x04", "not a valid .pt2 file"),
+        "empty": (b"", "not a valid .pt2 file"),
         "cut": (file.read_bytes()[:-999], "cut.pt2"),
-        "no card": (with_card(file, None), "says nothing of classes"),
+        "no card": (with_card(file, None), "paceline export"),
         "no JSON": (with_card(file, b"{"), "damaged"),
         "another size": (with_card(file, lambda facts: facts["graph"].update(height=0)), "graph"),
         "another task": (with_card(file, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),

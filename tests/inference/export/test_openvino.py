@@ -75,11 +75,11 @@ def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, c
     out = tmp_path / "cats.xml"
     monkeypatch.setattr(openvino_export, "export_program", lambda made: pytest.fail("it was traced"))
     (tmp_path / "cats.bin").write_bytes(b"mine")
-    refused(command(capsys, "export", resnet_run.folder, "--output", out), "cats.bin", "ours")
+    refused(command(capsys, "export", resnet_run.folder, "--output", out), "cats.bin", "paceline file")
     out.write_text('<?xml version="1.0"?>\n<net name="theirs" version="11">')
     refused(command(capsys, "export", resnet_run.folder, "--output", out), "cats.xml", "not replaced")
     refused(command(capsys, "export", resnet_run.folder, "--format", "openvino", "--output", tmp_path / "cats.bin"), ".xml")
-    refused(command(capsys, "export", resnet_run.folder, "--output", out / "more.xml"), "more.xml", "written")
+    refused(command(capsys, "export", resnet_run.folder, "--output", out / "more.xml"), "more.xml", "writable")
     monkeypatch.setattr(
         "paceline.inference.export.formats.find_spec", lambda name: None if name == "openvino" else find_spec(name)
     )

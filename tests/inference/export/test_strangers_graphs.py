@@ -38,11 +38,11 @@ def text(content: bytes) -> Callable[[Path], object]:
 
 
 FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "a card packed with bzip2": ("a.pt2", packed(zipfile.ZIP_BZIP2), "it is no .pt2, or damaged"),
-    "a card packed with LZMA": ("a.pt2", packed(zipfile.ZIP_LZMA), "it is no .pt2, or damaged"),
-    "elements without end": ("a.xml", text(b"<a>" * 5000), "its elements lie deeper"),
-    "an unknown encoding": ("a.xml", text(b'<?xml version="1.0" encoding="moon"?><net/>'), "no XML of OpenVINO"),
-    "entities": ("a.xml", text(b'<!DOCTYPE net [<!ENTITY a "b">]><net>&a;</net>'), "entities of its own"),
+    "a card packed with bzip2": ("a.pt2", packed(zipfile.ZIP_BZIP2), "not a valid .pt2 file"),
+    "a card packed with LZMA": ("a.pt2", packed(zipfile.ZIP_LZMA), "not a valid .pt2 file"),
+    "elements without end": ("a.xml", text(b"<a>" * 5000), "nested deeper"),
+    "an unknown encoding": ("a.xml", text(b'<?xml version="1.0" encoding="moon"?><net/>'), "not a valid OpenVINO XML file"),
+    "entities": ("a.xml", text(b'<!DOCTYPE net [<!ENTITY a "b">]><net>&a;</net>'), "XML entities"),
 }
 
 
@@ -71,7 +71,7 @@ def without_inputs(file: Path, outputs: list[Any]) -> None:
 def test_a_graph_that_takes_nothing_is_refused(tmp_path):
     file = tmp_path / "a.onnx"
     without_inputs(file, [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "ab"])
-    with raises(CheckpointError, "card"):
+    with raises(CheckpointError, "metadata"):
         paceline.load(file)
 
 

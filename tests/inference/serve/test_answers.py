@@ -96,12 +96,12 @@ def test_a_threshold_leaves_what_predict_would_show(ssd_run):
         part = service.ask(f"/predict?score_threshold={least}", photo).json["detections"]
         assert 0 < len(part) < len(whole) and part == [one for one in whole if one["score"] >= least]
         for wrong in ("2", "-1", "nan", "much"):
-            service.ask(f"/predict?score_threshold={wrong}", photo).refused(400, "score_threshold", "[0, 1]")
+            service.ask(f"/predict?score_threshold={wrong}", photo).refused(400, "score_threshold", "0 and 1")
 
 
 def test_a_threshold_for_whole_photos_is_refused(resnet_run):
     with served(paceline.load(resnet_run.folder)) as service:
-        service.ask("/predict?score_threshold=0.5", b"x").refused(400, "score_threshold", "whole photos")
+        service.ask("/predict?score_threshold=0.5", b"x").refused(400, "score_threshold", "classifiers")
 
 
 def test_an_exported_file_answers_as_its_run(resnet_run, tmp_path, capsys):

@@ -70,7 +70,7 @@ def status_of(answer: bytes) -> int:
 def test_an_upload_beyond_the_limit_is_refused_by_its_length_alone_or_where_it_passes_it():
     with served(predictor(), max_upload_bytes=10_000) as service:
         told = service.raw(HEAD + b"Content-Length: 100000000\r\nConnection: close\r\n\r\n", b"x" * 1000, end=True)
-        assert status_of(told) == 413 and b"larger than 10,000 bytes" in told
+        assert status_of(told) == 413 and b"exceeds 10,000 bytes" in told
         chunk = b"%x\r\n" % 8000 + b"x" * 8000 + b"\r\n"
         assert status_of(service.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", chunk, chunk)) == 413
         service.ask("/predict", b"x" * 10_001).refused(413, "--max-upload-bytes")
@@ -88,7 +88,7 @@ def test_a_refusal_arrives_though_the_client_still_sends():
 def test_a_body_that_stops_half_way_is_told_so_and_one_that_drips_too():
     with served(predictor(), timeout_seconds=0.5) as service:
         half = service.raw(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
-        assert status_of(half) == 408 and b"500 bytes came in 0.5 seconds" in half
+        assert status_of(half) == 408 and b"500 bytes arrived in 0.5 seconds" in half
         with socket.create_connection(("127.0.0.1", service.port), 30) as line:
             line.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
             line.settimeout(0.05)
@@ -172,7 +172,7 @@ def test_beyond_the_queue_requests_are_told_to_come_again_and_those_in_it_are_an
     with served(predictor(network), max_queue=2, max_batch_size=1, batch_timeout_ms=0) as service:
         with busy(service, network, 2) as replies:
             again = service.ask("/predict", photo())
-            again.refused(429, "Send it again")
+            again.refused(429, "Retry")
             assert again.headers["retry-after"] == "1"
             assert service.healthy()
         assert [reply.status for reply in replies] == [200, 200, 200]

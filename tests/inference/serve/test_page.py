@@ -110,7 +110,7 @@ def test_a_classifier_shows_its_five_best_and_no_slider(page, resnet_run):
         shown = page.eval("document.querySelector('#answers').innerText").split("\n")
         answer = predictor.predict(photo)
         assert [text for text in shown if text in predictor.classes] == list(answer.names)
-        assert f"{100 * answer.scores[0]:.1f} %" in shown
+        assert f"{100 * answer.scores[0]:.1f}%" in shown
         assert page.eval("document.querySelector('#threshold').offsetParent === null")
     assert page.errors == []
 
