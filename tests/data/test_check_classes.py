@@ -44,7 +44,7 @@ def texts(root: Path) -> list[str]:
 def test_a_sound_set_has_every_class_with_its_photos_and_no_notice(photos):
     path, page = write_check_page(prepare_folder(photos))
     assert path == photos / "check.html" and path.read_text() == page.html
-    assert page.verdict == ("good", "Nothing suspicious") and not page.notices
+    assert page.verdict == ("good", "No issues found") and not page.notices
     assert len(read_page(page.html).pictures) == 2 * 8 and "not found" not in page.html
     assert "12 in train, 3 in val" in page.html
     assert "<b>dog" not in page.html and "&lt;b&gt;dog" in page.html
@@ -57,13 +57,13 @@ def test_leaks_conflicts_tiny_and_turned_photos_are_counted_and_shown(photos):
     paint(photos / "train" / "cat" / "turned.jpg", size=(50, 40), exif=note(6))
     assert check_lines(
         texts(photos),
-        ("val", "train", "byte: 1"),
+        ("val", "train", "bytes): 1"),
         ("train", "two classes", "1"),
         ("32 pixels", "1"),
         ("EXIF", "1", "--input.exif apply"),
     )
     html = write_check_page(prepare_folder(photos))[1].html
-    for title in ("Photos in both splits", "Photos in two classes", "Tiny photos", "Photos with an EXIF rotation"):
+    for title in ("Images in both splits", "Images in two classes", "Tiny images", "Images with an EXIF rotation"):
         assert html.count(f"<h2>{title} <small>1") == 1
 
 
@@ -78,7 +78,7 @@ def test_one_split_alone_has_its_page(photos, split, tmp_path, capsys):
     check_line(said, split, "two classes", "1")
     assert ("paceline eval RUN --data" in said) == (split == "val")
     html = (out / "check.html").read_text()
-    assert f"twice in {split}" in html and html.count(f"Photos of {split}:") == 1
+    assert f"duplicates in {split}" in html and html.count(f"Images of {split}:") == 1
 
 
 def test_few_photos_missing_ones_and_uneven_classes_are_noticed(tmp_path):
@@ -89,7 +89,7 @@ def test_few_photos_missing_ones_and_uneven_classes_are_noticed(tmp_path):
     assert check_lines(
         [notice.text for notice in page.notices],
         ("val", "scored: one."),
-        ("10 photos", "train: few, one."),
+        ("10 images", "train: few, one."),
         ("many has 48", "one has 1"),
     )
 
@@ -107,7 +107,7 @@ def test_prepare_says_what_the_page_warns_of_once(photos, tmp_path, capsys):
     shutil.copy(photos / "train" / "cat" / "0.jpg", photos / "val" / "cat" / "leak.jpg")
     assert main(["prepare", "folder", str(photos)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    check_line(said, "warning", "val", "train", "1", "flatter")
+    check_line(said, "warning", "val", "train", "1", "too high")
     check_line(said, "check.html", "training")
     root = make_set(tmp_path / "set")
     edit(root, lambda record: record["categories"].append({"id": 9, "name": "emu"}))
@@ -116,7 +116,7 @@ def test_prepare_says_what_the_page_warns_of_once(photos, tmp_path, capsys):
     assert main(["prepare", "coco", str(root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     check_line(said, "warning", "1 of 3", "val", "emu")
-    assert said.count("in train too") + said.count("of train too") == 1
+    assert said.count("also in train") + said.count("also an image of train") == 1
 
 
 def test_entries_that_are_no_photos_are_counted_once(tmp_path):
@@ -180,6 +180,6 @@ def test_a_tile_around_a_box_shows_the_part_of_the_mask_that_lies_there(tmp_path
 
 def test_the_heading_says_masks_where_the_set_has_some(tmp_path):
     page = write_check_page(prepare_boxes(make_instances(tmp_path / "masks", train=8, val=3)))[1]
-    assert re.search("<h2>Photos with their masks", page.html)
+    assert re.search("<h2>Images with masks", page.html)
     page = write_check_page(prepare_boxes(make_set(tmp_path / "boxes")))[1]
-    assert re.search("<h2>Photos with their boxes", page.html)
+    assert re.search("<h2>Images with boxes", page.html)

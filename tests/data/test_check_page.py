@@ -175,7 +175,7 @@ def test_a_clean_set_is_said_to_be_clean_and_shows_all_its_photos(tmp_path: Path
     rows: list[Row] = [GOOD, ([120, 60, 40, 30], 2, 0), ([180, 60, 40, 30], 3, 0)]
     splits = {"train": make_index(tmp_path, "train", [rows] * 3), "val": make_index(tmp_path, "val", [rows] * 2, seed=1)}
     page = read_page(make_box_page(tmp_path, CLASSES, splits).html)
-    assert "Nothing suspicious" in page.words and check_text(page.words, "area")
+    assert "No issues found" in page.words and check_text(page.words, "area")
     assert len(page.pictures) == 5 and len(page.all("div", class_="box")) == 15
     assert all(picture_in(picture) for picture in page.pictures)
     assert "<b>dog</b>" in page.words and "<b>dog</b>" not in page.html  # a name is text, not markup
@@ -190,7 +190,7 @@ def test_a_dirty_set_is_told_with_counts_notices_and_a_picture_of_each_kind(tmp_
     }
     page = read_page(make_box_page(tmp_path, CLASSES, splits).html)
     assert "before training" in page.words
-    check_text(page.words, "val", "train", "byte: 2")
+    check_text(page.words, "val", "train", "bytes): 2")
     check_text(page.words, "1 of 3", "train", "cow")
     check_text(page.words, "1 of 3", "val", "<b>dog</b>")
     for kind in KINDS:

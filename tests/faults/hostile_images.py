@@ -125,12 +125,12 @@ CASES: dict[str, Case] = {
     "named pipe": (photo(fifo), "this is a named pipe"),
     "socket": (photo(unix_socket), "this is a socket"),
     "endless zeros": (photo(zeros), "this is a device"),
-    "folder": (photo(lambda path: (path.unlink(), path.mkdir())), "must hold images only"),
-    "link to nowhere": (photo(lambda path: (path.unlink(), os.symlink("nowhere", path))), "link to a file that is gone"),
+    "folder": (photo(lambda path: (path.unlink(), path.mkdir())), "must have only images"),
+    "link to nowhere": (photo(lambda path: (path.unlink(), os.symlink("nowhere", path))), "link to a missing file"),
     "link to itself": (photo(lambda path: (path.unlink(), os.symlink("0.jpg", path))), "cannot be read"),
-    "link to the user's passwords": (photo(lambda path: (path.unlink(), os.symlink("/etc/passwd", path))), "not an image but"),
+    "link to the user's passwords": (photo(lambda path: (path.unlink(), os.symlink("/etc/passwd", path))), "text and not an image"),
     "link to a photo": (photo(lambda path: (path.unlink(), os.symlink("1.jpg", path))), ""),
-    "class that is a link to its folder": (lambda folder: os.symlink(".", folder / "train/cat/loop"), "must hold images only"),
+    "class that is a link to its folder": (lambda folder: os.symlink(".", folder / "train/cat/loop"), "must have only images"),
     "a tebibyte": (photo(lambda path: sparse(path, 1 << 40)), "more than the 1,073,741,824"),
     "empty": (content(b""), "empty file"),
     "text": (content(f"hello{ESCAPE}".encode()), "not an image"),
@@ -165,7 +165,7 @@ CASES: dict[str, Case] = {
     "an older version's journal that is a link": (linked("prepare.journal"), ""),
     "manifest that is a named pipe": (at("manifest.json", fifo), "not written by paceline"),
     "manifest of endless zeros": (at("manifest.json", zeros), "not written by paceline"),
-    "list of unreadable photos that is a link": (many_unreadable, "was not written by paceline and stays"),
+    "list of unreadable photos that is a link": (many_unreadable, "was not written by paceline and is kept"),
 }  # fmt: skip
 
 IMAGES = Family("images and class folders", good, read, words, CASES)

@@ -102,10 +102,10 @@ def cut_in_the_tensors(file: Path) -> None:
 DAMAGES = {
     "a card that is no JSON": (lambda file: with_text(file, "{"), "its metadata of paceline's is damaged"),
     "a card that is nested without end": (deep_card, "its metadata of paceline's is damaged"),
-    "a header that is nested without end": (deep_header, "damaged, cut off, or no weight file"),
+    "a header that is nested without end": (deep_header, "damaged, truncated, or not a weight file"),
     "a header of 100 MB": (huge_header, f"more than the {MAX_HEADER:,} that are read"),
-    "a file that is cut in its header": (cut_in_the_header, "damaged, cut off, or no weight file"),
-    "a file that is cut in its tensors": (cut_in_the_tensors, "damaged, cut off, or no weight file"),
+    "a file that is cut in its header": (cut_in_the_header, "damaged, truncated, or not a weight file"),
+    "a file that is cut in its tensors": (cut_in_the_tensors, "damaged, truncated, or not a weight file"),
 }
 
 
@@ -129,7 +129,7 @@ def test_a_workload_of_its_own_is_named_and_not_run(file, ssd_run, tmp_path, cap
     Path("evil.py").write_text("open('PWNED', 'w')\n")
     with_facts(file, {"recipe.task": "./evil.py:EVIL"})
     for verb in (["predict", file, ssd_run.data], ["eval", file, "--data", ssd_run.data], ["plan", file]):
-        refused(command(capsys, *verb), "unasked", "--task-file ./evil.py:EVIL")
+        refused(command(capsys, *verb), "by default", "--task-file ./evil.py:EVIL")
     command(capsys, "weights", "inspect", file)
     assert not Path("PWNED").exists()
 

@@ -59,7 +59,7 @@ MOSAIC_SIDE, EXAMPLE_SIDE = 480, 300  # pixels of a tile's longer side: sharp at
 
 # sqrt(object area / image area): what remains of a size when the image is resized to the network's input.
 SIZE_EDGES = np.array([0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, np.inf])
-SIZE_LABELS = ("under 1 %", "1-2 %", "2-4 %", "4-8 %", "8-16 %", "16-32 %", "32-64 %", "over 64 %")
+SIZE_LABELS = ("under 1%", "1-2%", "2-4%", "4-8%", "8-16%", "16-32%", "32-64%", "over 64%")
 COUNT_EDGES = np.array([0, 1, 2, 3, 5, 9, 17, 33, 65, np.inf])
 COUNT_LABELS = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "over 64")
 SMALL_AREA, LARGE_AREA = 32**2, 96**2  # square pixels, COCO's borders of small, medium and large
@@ -151,7 +151,10 @@ def make_box_page(
         grave=any(suspicion.kind.grave for suspicion in suspicions),
         finds=[
             CheckExamples(
-                "Photos with an EXIF rotation", f"{len(turned):,}: do boxes lie where objects are?", upright, "wide"
+                "Images with an EXIF rotation",
+                f"{len(turned):,}; check that the boxes are in the correct position",
+                upright,
+                "wide",
             ),
             twin_examples(splits, pairs, classes, side=EXAMPLE_SIDE, most=EXAMPLES),
         ],
@@ -164,8 +167,8 @@ def make_box_page(
             ("objects/image", f"{np.mean(each):.3g}" if len(each) else "0", f"at most {int(each.max(initial=0)):,}"),
             ("empty images", f"{int(np.count_nonzero(each == 0)):,}", "without objects"),
             ("crowd regions", f"{crowd:,}", "not scored"),
-            ("unusable boxes", f"{unusable:,}", "not trained on"),
-            ("in both splits", f"{len(pairs):,}", "equal photos"),
+            ("unusable boxes", f"{unusable:,}", "not used for training"),
+            ("in both splits", f"{len(pairs):,}", "identical images"),
         ],
         balance=class_balance(classes, objects, images),
         charts=[_sizes(splits), _counts(splits)],
@@ -224,17 +227,17 @@ def _sizes(splits: Mapping[str, Index]) -> dict[str, Any]:
     total = max(len(area), 1)
     small, large = np.count_nonzero(area < SMALL_AREA) / total, np.count_nonzero(area >= LARGE_AREA) / total
     note = (
-        f"By COCO's borders (32 and 96 pixels of a square): {100 * small:.0f} % small, "
-        f"{100 * (1 - small - large) if len(area) else 0:.0f} % medium, {100 * large:.0f} % large."
+        f"By COCO's limits (areas of 32 x 32 and 96 x 96 pixels): {100 * small:.0f}% small, "
+        f"{100 * (1 - small - large) if len(area) else 0:.0f}% medium, {100 * large:.0f}% large."
     )
-    return _histogram("Object size, of the image's side", note, SIZE_LABELS, counts)
+    return _histogram("Object size relative to the image side", note, SIZE_LABELS, counts)
 
 
 def _counts(splits: Mapping[str, Index]) -> dict[str, Any]:
     counts = {split: np.histogram(np.diff(index.extra["object_starts"]), COUNT_EDGES)[0] for split, index in splits.items()}
     median = {split: np.median(np.diff(index.extra["object_starts"])) for split, index in splits.items() if len(index)}
     note = ", ".join(f"median {value:g} in {split}" for split, value in median.items())
-    return _histogram("Objects in an image", note[:1].upper() + note[1:] + "." if note else "", COUNT_LABELS, counts)
+    return _histogram("Objects per image", note[:1].upper() + note[1:] + "." if note else "", COUNT_LABELS, counts)
 
 
 def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[SuspicionSummary]:
@@ -316,13 +319,13 @@ def make_class_page(
         finds=_finds(splits, classes, pairs, conflicts, tiny, turned),
         linted=linted.finds,
         cards=[  # (label, value, note) of the row of numbers at the top
-            *((f"{split} photos", f"{len(index):,}", "") for split, index in splits.items()),
+            *((f"{split} images", f"{len(index):,}", "") for split, index in splits.items()),
             ("classes", f"{len(shown):,}", ""),
-            ("photos/class", f"{np.mean(shown):.3g}", f"in {first}, {shown.min():,} to {shown.max():,}"),
-            ("in both splits", f"{len(pairs):,}", "equal photos"),
-            (f"twice in {first}", f"{len(repeats):,}", "equal photos"),
-            ("tiny photos", f"{len(tiny):,}", f"under {TINY} px"),
-            ("EXIF-rotated", f"{len(turned):,}", "photos"),
+            ("images/class", f"{np.mean(shown):.3g}", f"in {first}, {shown.min():,} to {shown.max():,}"),
+            ("in both splits", f"{len(pairs):,}", "identical images"),
+            (f"duplicates in {first}", f"{len(repeats):,}", "identical images"),
+            ("tiny images", f"{len(tiny):,}", f"under {TINY} px"),
+            ("EXIF-rotated", f"{len(turned):,}", "images"),
         ],
         balance=class_balance(classes, counts, counts),
         grid=_grid(splits, classes, counts),
@@ -333,18 +336,20 @@ def _class_notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], con
     notices = []
     first, shown = next(iter(counts.items()))
     if conflicts:
-        notices.append(Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
+        notices.append(Notice("bad", f"Identical images in two classes of {first}: {conflicts:,}."))
     for split, values in counts.items():
         if lacking := names_where((values == 0) & (shown > 0), classes):
-            notices.append(Notice("fair", f"Classes without a photo in {split}, so not scored: {join_names(lacking, 12)}."))
+            notices.append(
+                Notice("fair", f"Classes without an image in {split}, which are not scored: {join_names(lacking, 12)}.")
+            )
     if few := names_where(shown < FEW, classes):
-        notices.append(Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {join_names(few, 12)}."))
+        notices.append(Notice("fair", f"Classes with fewer than {FEW} images in {first}: {join_names(few, 12)}."))
     most, least = int(shown.argmax()), int(shown.argmin())
     if shown[most] >= UNEVEN * max(int(shown[least]), 1):
-        text = f"{classes[most]} has {shown[most]:,} photos in {first}, {classes[least]} has {shown[least]:,}"
-        notices.append(Notice("fair", f"Uneven classes: {text}."))
+        text = f"{classes[most]} has {shown[most]:,} images in {first}, {classes[least]} has {shown[least]:,}"
+        notices.append(Notice("fair", f"Class imbalance: {text}."))
     if tiny:
-        notices.append(Notice("fair", f"Photos of which a side is shorter than {TINY} pixels: {tiny:,}."))
+        notices.append(Notice("fair", f"Images with a side shorter than {TINY} pixels: {tiny:,}."))
     return notices
 
 
@@ -369,9 +374,9 @@ def _finds(
     upright = [(splits[split], row, classes[int(splits[split].labels[row])]) for split, row in turned[:CLASS_PHOTOS]]
     return [
         twin_examples(splits, pairs, classes, side=PHOTO_SIDE, most=CLASS_PHOTOS),
-        CheckExamples("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", tiles(doubles)),
-        CheckExamples("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
-        CheckExamples("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
+        CheckExamples("Images in two classes", f"{len(conflicts):,} in {name}, with identical bytes", tiles(doubles)),
+        CheckExamples("Tiny images", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
+        CheckExamples("Images with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
     ]
 
 

@@ -71,11 +71,11 @@ def make_page(
     content  this template's own values
     """
     if grave or any(notice.color == "bad" for notice in notices):
-        verdict = "bad", "Look at this before training"
+        verdict = "bad", "Check before training"
     elif boxes or notices:
-        verdict = "fair", f"{boxes:,} boxes to look at" if boxes else "Something to look at"
+        verdict = "fair", f"{boxes:,} suspicious boxes" if boxes else "Check the notices"
     else:
-        verdict = "good", "Nothing suspicious"
+        verdict = "good", "No issues found"
     shared = {
         "name": root.name,
         "root": str(root),
@@ -124,7 +124,7 @@ def twins_in_val(equal: Iterable[tuple[tuple[str, int], tuple[str, int]]]) -> li
 
 def twin_notice(count: int, *, noted: bool) -> list[Notice]:
     """Where photos lie in both splits."""
-    text = f"Photos of val that are in train too, byte for byte: {count:,}. Scores will flatter."
+    text = f"Images of val that are also in train (identical bytes): {count:,}. Scores will be too high."
     return [Notice("bad", text, noted)] if count else []
 
 
@@ -136,7 +136,7 @@ def twin_examples(
     tiles = [
         make_tile(splits["val"], row, classes, side=side, caption=f"train: {name}") for (_, row), name in zip(pairs, names)
     ]
-    return CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles)
+    return CheckExamples("Images in both splits", f"{len(pairs):,} of val, with identical bytes", tiles)
 
 
 def image_size(index: Index) -> tuple[str, str]:
@@ -147,9 +147,9 @@ def image_size(index: Index) -> tuple[str, str]:
     width, height = sizes[counts.argmax()]
     if len(sizes) == 1:
         return f"all {width} x {height} px", ""
-    most = f"{width} x {height} px in {100 * counts.max() / len(index):.0f} % of the images"
+    most = f"{width} x {height} px in {100 * counts.max() / len(index):.0f}% of the images"
     wide, high = (f"{sides.min()} to {sides.max()}" for sides in (index.widths, index.heights))
-    return most, f"{wide} wide, {high} high"
+    return most, f"width {wide}, height {high}"
 
 
 def turned_notice(splits: Mapping[str, Index], count: int) -> list[Notice]:
@@ -157,8 +157,8 @@ def turned_notice(splits: Mapping[str, Index], count: int) -> list[Notice]:
     if not count:
         return []
     shown = all(index.exif == "apply" for index in splits.values())
-    how = "upright here, as --input.exif apply trains on them" if shown else "as stored here, as the annotations count"
-    return [Notice("fair", f"Photos with an EXIF rotation: {count:,}, {how}.", noted=True)]
+    how = "shown upright, as in training with --input.exif apply" if shown else "shown as stored, like the annotations"
+    return [Notice("fair", f"Images with an EXIF rotation: {count:,}, {how}.", noted=True)]
 
 
 MAX_BOXES = 150  # drawn in one tile
@@ -276,7 +276,7 @@ def _part(index: Index, image: int, region: Region, side: int) -> Image.Image | 
         whole = region == (0, 0, index.widths[image], index.heights[image])
         photo = open_rgb(index.read(image), index.exif, least=size if whole else None)
     except Exception:  # DataError, and Pillow's format plugins raise many types on damaged bytes
-        return None  # gone or changed since it was verified: the page says "photo not found"
+        return None  # gone or changed since it was verified: the page says "image not found"
     picture = Image.new("RGB", size, GRAY)
     if inner[0] < inner[2] and inner[1] < inner[3]:
         x, y = photo.width / int(index.widths[image]), photo.height / int(index.heights[image])
