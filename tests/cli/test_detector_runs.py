@@ -78,7 +78,7 @@ def test_the_run_json_repeats_the_run_bit_for_bit(run, tmp_path, capsys):
         ("maskrcnn-demo", ["--model.no-masks", "--input.copy-paste-prob", 0.5], ["--input.copy-paste-prob 0.5", "boxes"]),
         ("maskrcnn-demo", ["--input.min-size", 128, "--input.max-size", 96], ["--input.max-size 96", "--input.min-size"]),
         ("maskrcnn-demo", ["--model.loss-normalizer-images", 3], ["--model.loss-normalizer-images 3", "batch of 4"]),
-        ("maskrcnn-demo", ["--model.rpn.anchor-sizes", 32, 64], ["--model.rpn.anchor-sizes", "5 FPN levels"]),
+        ("maskrcnn-demo", ["--model.rpn.anchor-sizes", 32, 64], ["--model.rpn.anchor-sizes", "5 levels"]),
         ("maskrcnn-demo", ["--target", "top1=0.5"], ["top1", "mask_ap"]),
         ("maskrcnn-demo", ["--model.mask.target-buffer-size", 4], ["--model.mask.target-buffer-size 4"]),
     ],

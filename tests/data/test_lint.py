@@ -59,13 +59,13 @@ def test_copies_are_found_by_bytes_and_by_look_across_splits_and_classes(folders
     shutil.copyfile(folders / "train" / "bee" / "3.jpg", folders / "train" / "ant" / "other.jpg")
     code, kinds = found(capsys, folders)
     assert code == 1 and set(kinds) == {"equal_across", "near_across", "near_within", "equal_classes"}
-    assert kinds["equal_across"]["found"] == ["val/ant/equal.jpg: is train/ant/0.jpg"]
-    assert kinds["near_across"]["found"] == ["val/bee/small.jpg: is train/bee/1.jpg"]
-    assert kinds["near_within"]["found"] == ["train/ant/mirrored.png: is train/ant/2.jpg"]
+    assert kinds["equal_across"]["found"] == ["val/ant/equal.jpg: duplicate of train/ant/0.jpg"]
+    assert kinds["near_across"]["found"] == ["val/bee/small.jpg: duplicate of train/bee/1.jpg"]
+    assert kinds["near_within"]["found"] == ["train/ant/mirrored.png: duplicate of train/ant/2.jpg"]
     assert kinds["near_within"]["colour"] == "fair" and kinds["equal_classes"]["colour"] == "bad"
     said = command(capsys, "data", "lint", folders, "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert said.code == 1 and "across splits" in page and "is train/bee/1.jpg" in page
+    assert said.code == 1 and "across splits" in page and "of train/bee/1.jpg" in page
 
 
 def test_classes_with_two_names_without_photos_or_unequal(folders, capsys):
@@ -298,7 +298,7 @@ def test_train_lint_ends_where_a_result_would_be_spoilt(folders, capsys, tmp_pat
     assert said.code == 0 and "lint: no issues" in said.out, said
     shutil.copyfile(folders / "train" / "ant" / "0.jpg", folders / "val" / "ant" / "equal.jpg")
     said = command(capsys, *words[:-1], tmp_path / "other")
-    assert "val/ant/equal.jpg: is train/ant/0.jpg" in said.out
+    assert "of train/ant/0.jpg" in said.out
     refused(said, "--lint ... across splits ... 1", "paceline data lint")
     assert not (tmp_path / "other" / "checkpoints").exists()
     refused(command(capsys, "train", "classify-demo", "--synthetic", "--lint"), "--synthetic")

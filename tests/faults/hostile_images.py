@@ -137,7 +137,7 @@ CASES: dict[str, Case] = {
     "torn": (content(lambda: encoded()[:-30]), "truncated"),
     "PostScript": (content(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"), "not an image"),
     "SVG": (content(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), "not an image"),
-    "GIF": (content(lambda: encoded(kind="GIF")), "GIF inside"),
+    "GIF": (content(lambda: encoded(kind="GIF")), "GIF is not supported"),
     "JPEG of 65,000 x 65,000": (content(lambda: of_size(65_000, 65_000)), "exceeds limit"),
     "JPEG without size": (content(lambda: of_size(0, 0)), "damaged|not an image"),
     "PNG of 30,000 x 30,000": (content(lambda: png(30_000, 30_000)), "exceeds limit"),

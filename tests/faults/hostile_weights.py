@@ -192,7 +192,7 @@ def scripted(folder: Path) -> None:
 NO_PTH = "damaged, truncated, or not a weight file|TorchScript program|other than tensors|only tensors are loaded"
 NO_TENSORS = "damaged, truncated, or not a weight file"
 NO_PICKLE = "not a readable pickle"
-NOT_FINITE = "no finite numbers|neither the MLPerf"
+NOT_FINITE = "are not finite|neither the MLPerf"
 NO_ARRAY = "not a plain numpy array"
 
 CASES: dict[str, Case] = {

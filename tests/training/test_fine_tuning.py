@@ -250,7 +250,7 @@ def test_what_has_no_stages_or_no_trunk_is_refused_where_it_would_need_them():
         with raises(RecipeError, "--model.freeze-stages", "--optim.layer-decay", "Bare"):
             asks()
     for optim in rates:
-        with raises(RecipeError, "trunk", "1"):
+        with raises(RecipeError, "backbone", "1"):
             get_lr_factors(nn.Linear(2, 2), optim)
 
 

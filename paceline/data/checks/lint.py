@@ -145,7 +145,7 @@ def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
 
 
 def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place]]) -> list[LintMatch]:
-    return [LintMatch(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second in pairs]
+    return [LintMatch(second, (), _name(splits, second), f"duplicate of {_name(splits, first)}") for first, second in pairs]
 
 
 def _name(splits: Mapping[str, Index], location: Place) -> str:

@@ -59,7 +59,7 @@ FACTS = {
     "a number format that is none": ({"system.precision": "fp1"}, "system.precision"),
     "no recipe": (lambda card: card.pop("recipe"), "its card has recipe missing"),
     "no classes": (lambda card: card.pop("classes"), "its card has classes missing"),
-    "a task that is none": ({"recipe.task": "chess"}, "its task 'chess' is not one of ours"),
+    "a task that is none": ({"recipe.task": "chess"}, "its task 'chess' is not a task"),
 }
 
 
@@ -100,10 +100,10 @@ def cut_in_the_tensors(file: Path) -> None:
 
 
 DAMAGES = {
-    "a card that is no JSON": (lambda file: with_text(file, "{"), "its metadata of paceline's is damaged"),
-    "a card that is nested without end": (deep_card, "its metadata of paceline's is damaged"),
+    "a card that is no JSON": (lambda file: with_text(file, "{"), "metadata ... damaged"),
+    "a card that is nested without end": (deep_card, "metadata ... damaged"),
     "a header that is nested without end": (deep_header, "damaged, truncated, or not a weight file"),
-    "a header of 100 MB": (huge_header, f"more than the {MAX_HEADER:,} that are read"),
+    "a header of 100 MB": (huge_header, f"at most {MAX_HEADER:,}"),
     "a file that is cut in its header": (cut_in_the_header, "damaged, truncated, or not a weight file"),
     "a file that is cut in its tensors": (cut_in_the_tensors, "damaged, truncated, or not a weight file"),
 }
