@@ -80,7 +80,7 @@ def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos,
         ("--num-folds 3", "--num-folds 3 without --fold"),
         ("--num-folds 3 --fold 4", "--fold 4 ... 1 to 3"),
         ("--num-folds 1 --fold 1", "--num-folds 1: must be 2 or more"),
-        ("--num-folds 9 --fold 1", "Take at most --num-folds 6"),
+        ("--num-folds 9 --fold 1", "Use at most --num-folds 6"),
         ("--num-folds 99 --fold 1", "18 different"),
     ],
 )

@@ -47,8 +47,8 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
     file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"
     assert command(capsys, "export", run, "--output", file, *named).code == 0
-    refused(command(capsys, "predict", file, photos), "unasked", f"--task-file {page}:MINE")
-    refused(command(capsys, "compare", run, run, "--bisect"), "unasked", f"--bisect --task-file {page}:MINE")
+    refused(command(capsys, "predict", file, photos), "by default", f"--task-file {page}:MINE")
+    refused(command(capsys, "compare", run, run, "--bisect"), "by default", f"--bisect --task-file {page}:MINE")
     assert "No difference" in command(capsys, "compare", run, run, "--bisect", *named).out
     there = paceline.load(run, workload=f"{page}:MINE").predict(photos)
     here = paceline.load(file, workload=f"{page}:MINE").predict(photos)
