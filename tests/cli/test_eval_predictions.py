@@ -108,7 +108,7 @@ def test_answers_on_a_part_of_the_photos_score_as_theirs_alone(data, truth, answ
     assert 0 < len(here) < len(truth["images"]) and {name: found[name] for name in wanted} == wanted
     other = [{**one, "image_id": 10**9} for one in boxes_of(answers)]
     refused(
-        command(capsys, "eval", "--predictions", written(tmp_path / "no.json", other), "--data", data, *flags), "of the data"
+        command(capsys, "eval", "--predictions", written(tmp_path / "no.json", other), "--data", data, *flags), "images"
     )
 
 
@@ -341,7 +341,7 @@ def test_a_folder_of_another_split_is_another_photo(form, crossed, crossed_answe
         found = scored(capsys, file, crossed, "--no-confidence-intervals")
         assert {name: found[name] for name in wanted} == wanted
     else:
-        refused(command(capsys, "eval", "--predictions", file, "--data", crossed), "entry 0", "of the data")
+        refused(command(capsys, "eval", "--predictions", file, "--data", crossed), "entry 0", "images")
 
 
 ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-32")

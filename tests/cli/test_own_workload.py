@@ -57,7 +57,7 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--max-steps", 1)
     assert said.code == 0 and "tensors used" in said.out
     assert "paceline report RUN --task-file" in _report(capsys, run)
-    assert "another class" in _report(capsys, run, *named)
+    assert "Confused classes" in _report(capsys, run, *named)
 
 
 def _report(capsys, run: Path, *named: str) -> str:
@@ -168,4 +168,4 @@ def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, cap
 
 def test_a_recipe_of_another_workload_is_refused_before_anything_is_opened(capsys):
     for verb in ("train", "plan", "preview"):
-        refused(command(capsys, verb, "ssd-demo", "--task", "classification"), "ResNetModel", "a SSDModel")
+        refused(command(capsys, verb, "ssd-demo", "--task", "classification"), "ResNetModel", "SSDModel")

@@ -178,7 +178,7 @@ def test_a_part_of_it_is_refused_where_the_whole_is_expected(coco: Site, tmp_pat
     assert download("coco2017", tmp_path / "out") == 2
     check_text(capsys.readouterr().err, "COCO 2017", "117,266", "of 118,287")
     assert main(["prepare", "coco", str(tmp_path / "out")]) == 0
-    said = "a part of COCO 2017: 2 of 117,266 training images with objects, 2 of 5,000 validation images"
+    said = "a subset of COCO 2017: 2 of 117,266 training images with objects, 2 of 5,000 validation images"
     assert said in capsys.readouterr().out
     assert said.endswith(Manifest.load(tmp_path / "out").part_of)
 

@@ -155,7 +155,7 @@ def test_the_command_in_the_error_makes_a_val(photos, spoil, capsys):
     with pytest.raises(DataError) as error:
         prepare_folder(photos)
     assert main(shlex.split(str(error.value).splitlines()[-1])[1:]) == 0
-    assert "train: 4 photos in 2 classes" in capsys.readouterr().out
+    assert "train: 4 images in 2 classes" in capsys.readouterr().out
     manifest = Manifest.load(prepare_if_needed(photos, reporter=Lines(pytest.fail)))
     assert [split.per_class for split in manifest.splits.values()] == [(2, 2), (1, 1)]
 
