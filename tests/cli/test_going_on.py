@@ -79,7 +79,7 @@ def test_on_fewer_cores_a_run_keeps_its_threads_and_so_its_bits(photos, two_thre
 
 def test_a_number_that_the_command_names_wins_and_is_said(photos, run, capsys):
     said = command(capsys, *words_for(photos, run), "--system.intra-op-threads", 1)
-    assert said.code == 0 and "1 thread instead of 2" in said.out, said
+    assert said.code == 0 and "1 thread instead" in said.out, said
     assert torch.get_num_threads() == 1 and threads_of(run) == 1
 
 
