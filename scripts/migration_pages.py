@@ -1,6 +1,6 @@
 """Write docs/reference/generated/migration/*.md from the tables of `paceline translate`.
 
-    PYTHONPATH=. python scripts/migration_pages.py
+PYTHONPATH=. python scripts/migration_pages.py
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What POSIX has and Windows lacks, behind one door: flags of open, locks between processes, reading by position, limits, users.
 
 Where a system has none of it, the nearest that it has stands in, or OSError is raised as by a file system that lacks it, which callers
-expect. macOS has all. Nothing here has run on Windows (docs/tutorials/install.md): tests/training/test_other_systems.py takes away on
-Linux what Windows lacks.
+expect. macOS has all. Nothing here has run on Windows (docs/reference/platform-support.md): tests/training/test_other_systems.py
+takes away on Linux what Windows lacks.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ SAME = {
     ("--schedule.min-lr",): "min-lr lr-min ~lrf",
     ("--schedule.warmup",): "~warmup-epochs ~warmup-iters ~warmup-steps",
     ("--schedule.name",): "sched lr-scheduler lr-scheduler-type",
-    ("--optim.name",): "opt optim  optimizer optimiser",
+    ("--optim.name",): "opt optim optimizer",
     ("--optim.weight-decay",): "wd ~decay",
     ("--optim.clip-norm",): "clip-grad grad-clip clip-grad-norm max-grad-norm",
     (

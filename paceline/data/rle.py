@@ -121,7 +121,7 @@ def decode_mask(text: bytes, height: int, width: int) -> np.ndarray:
     """One mask as (H, W) uint8, 0 or 1. Raises ValueError where the string does not fill the photo."""
     runs, _ = decompress(RLE.of([text]))
     if (runs < 0).any() or runs.sum() != height * width:
-        raise ValueError(f"a mask of {runs.sum():,} pixels, the photo has {height * width:,}")
+        raise ValueError(f"a mask has {runs.sum():,} pixels, but the image has {height * width:,}")
     column_by_column = np.repeat(np.arange(len(runs)) % 2, runs).astype(np.uint8)
     return column_by_column.reshape(width, height).T
 

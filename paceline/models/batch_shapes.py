@@ -279,7 +279,7 @@ def choose_bucket(h: int, w: int, shapes: Sequence[Shape]) -> Shape:
     for shape in shapes:
         if h <= shape[0] and w <= shape[1]:
             return shape
-    raise ValueError(f"{h} x {w} pixels fit into none of {tuple(shapes)}")
+    raise ValueError(f"{h} x {w} pixels do not fit any of the shapes {tuple(shapes)}")
 
 
 def padded_shape(h: int, w: int, settings: InstanceInput, short: int) -> Shape:

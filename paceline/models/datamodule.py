@@ -93,7 +93,7 @@ class DataModule(ABC):
         if half := self.manifest.half:
             scored = scored[select_half(map(self.val_index.relative_name, scored.tolist()), half)]
             if not len(scored):
-                raise DataError(f"--val-subset {half}: none of the validation photos of {self.manifest.called} is in it.")
+                raise DataError(f"--val-subset {half}: has none of the validation images of {self.manifest.called}.")
         images = len(usable), len(scored)
         self.train_numbers = usable[select_evenly(images[0], self.limits[0])]
         self.val_numbers = scored[select_evenly(images[1], self.limits[1])]
@@ -169,7 +169,7 @@ class DataModule(ABC):
             return
         weights = getattr(model, "class_weights", None)
         if weights is None:
-            raise RecipeError(f"--model.class-weights: {type(model).__name__} has no class weights; leave it at none.")
+            raise RecipeError(f"--model.class-weights: {type(model).__name__} does not support them. Set it to none.")
         # Background is first, and 1.
         weights[-len(self.class_weights) :].copy_(torch.from_numpy(self.class_weights))
 

@@ -38,7 +38,7 @@ OBJECTS = 32
 
 
 def _no_photo(*_: Any) -> SampleSpec:
-    raise PacelineError("synthetic batches have no photos to show.")
+    raise PacelineError("synthetic batches have no images to show.")
 
 
 class DummyDataModule(DataModule):

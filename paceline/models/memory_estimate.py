@@ -212,15 +212,15 @@ def max_images_per_forward(memory: MemoryEstimate, system: System) -> int:
     if system.micro_batch_size:
         if memory.largest and system.micro_batch_size > countable:
             raise RecipeError(
-                f"--system.micro-batch-size {system.micro_batch_size}: a tensor of such a forward would have 2^31 elements "
-                f"or more, which an accelerator's kernels cannot count. {countable} images at most."
+                f"--system.micro-batch-size {system.micro_batch_size}: must be at most {countable}, because a tensor would "
+                "have 2^31 elements or more, which kernels of accelerators do not support."
             )
         return system.micro_batch_size
     most = int((system.memory_gib * GIB - memory.fixed) / memory.per_image)
     if most < 1:
         raise RecipeError(
-            f"one image of this recipe needs about {memory.total(1) / GIB:.2g} GiB, --system.memory-gib is "
-            f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.image-size, or another --model."
+            f"--system.memory-gib {system.memory_gib:g}: one image of this recipe needs about {memory.total(1) / GIB:.2g} "
+            "GiB. Use a machine with more memory, a smaller --input.image-size, or another --model."
         )
     return min(most, MAX_IMAGES, max(1, countable))
 

@@ -230,10 +230,10 @@ def require_masks(split: BoxSplit, data: Path) -> None:
     if len(split.classes) and not has_masks(split):
         named = shlex.quote(str(data))
         raise DataError(
-            f"{data}: its objects have boxes but no masks, and this recipe learns masks.\n"
-            f"Train the same network without masks:  paceline train fasterrcnn-finetune --data {named} --weights fasterrcnn\n"
-            f"or a faster detector of boxes:  paceline train ssd-finetune --data {named} --weights resnet34\n"
-            'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
+            f"{data}: its objects have boxes but no masks, and this recipe trains on masks.\nTrain this network without "
+            f"masks:  paceline train fasterrcnn-finetune --data {named} --weights fasterrcnn\nor train a faster detector "
+            f'of boxes:  paceline train ssd-finetune --data {named} --weights resnet34\nor add a "segmentation" (polygons '
+            "or run lengths) to the objects in the JSON, then prepare it again."
         )
 
 
@@ -357,7 +357,7 @@ def join_detection_masks(shares: Sequence[CocoShard], numbers: np.ndarray) -> tu
     for rank, share in enumerate(shares):
         if share.masks is None or len(share.masks) != len(share.detections.scores):
             has = 0 if share.masks is None else len(share.masks)
-            raise RuntimeError(f"share {rank} has {has} masks of {len(share.detections.scores)} detections")
+            raise RuntimeError(f"share {rank} has {has} masks for {len(share.detections.scores)} detections")
     rows, order = _rows_in_order(shares, numbers)
     masks = RLE.join([share.masks for share in shares if share.masks is not None])
     return _joined_detections(shares, rows, order), masks.take(order)

@@ -70,10 +70,10 @@ class ObjectData(DataModule):
                     else "Annotate larger objects"
                 )
                 raise DataError(
-                    f"{manifest.called}: no object to {what} in its {len(split):,} "
-                    f"{'training' if what == 'learn' else 'validation'} images ({len(kept):,} objects: {regions:,} crowd regions, "
-                    f"{len(kept) - regions:,} without area or too small).\n"
-                    f"{cure}, and prepare again:\n  {repeat_command(manifest)}"
+                    f"{manifest.called}: has no object to {what} in its {len(split):,} "
+                    f"{'training' if what == 'learn' else 'validation'} images. Its {len(kept):,} objects are {regions:,} "
+                    f"crowd regions and {len(kept) - regions:,} without area or too small.\n{cure}, and prepare "
+                    f"again:\n  {repeat_command(manifest)}"
                 )
         train, val = ((self.train.classes, self.wanted), (self.val.classes, scored))
         limits = describe_class_limits(self.val.names, {"train": train, "val": val} if trains else {"val": val})
@@ -173,8 +173,9 @@ def describe_class_limits(names: Sequence[str], splits: Mapping[str, tuple[np.nd
         hidden, absent, of = mask & (there > 0) & (counts == 0), mask & (there == 0), f" of {split}" if split else ""
         if hidden.any():
             texts.append(
-                f"{there[hidden].sum():,} of {there.sum():,} objects{of} (all of {_called(names, hidden)}) are crowd regions or "
-                f"unusable boxes, {what}. If each is one object, set its iscrowd (Pascal VOC: difficult) to 0, and prepare again."
+                f"{there[hidden].sum():,} of {there.sum():,} objects{of} (all of {_called(names, hidden)}) are crowd "
+                f"regions or unusable boxes, {what}. If each is one object, set its iscrowd (Pascal VOC: difficult) to "
+                "0, and prepare the data again."
             )
         if absent.any():
             have = "has" if absent.sum() == 1 else "have"

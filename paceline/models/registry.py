@@ -26,11 +26,11 @@ def get_workload(task: str) -> WorkloadSpec:
     if not is_in_file(task):
         if task not in WORKLOADS:
             known = ", ".join(WORKLOADS)
-            raise RecipeError(f"--task {task}: there is no such task. Known: {known}. One of your own: ./file.py:name")
+            raise RecipeError(f"--task {task}: not found. Choose one of {known}, or a custom task: ./file.py:name")
         return WORKLOADS[task]
     result = load_from_file(task, "workload")
     if not isinstance(result, WorkloadSpec):
-        raise RecipeError(f"{task}: is a {type(result).__name__}, not a paceline.models.workload.WorkloadSpec.")
+        raise RecipeError(f"{task}: must be a paceline.models.workload.WorkloadSpec, got a {type(result).__name__}.")
     return result
 
 
@@ -43,15 +43,15 @@ def load_saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callab
     Raises RecipeError for a task that is not ours or not named, for keys of another version, for invalid values.
     """
     if named and not (isinstance(named, str) and is_in_file(named)):
-        raise RecipeError(f"--task-file {named!r:.80}: name the file and the workload in it: ./file.py:name")
+        raise RecipeError(f"--task-file {named!r:.80}: must have the file and the name of the workload: ./file.py:name")
     name = named or facts.recipe.get("task")
     if not isinstance(name, str) or (name not in WORKLOADS and not is_in_file(name)):
-        raise RecipeError(f"{run_file(path)}: its task {name!r} is not one of ours ({', '.join(WORKLOADS)}).")
+        raise RecipeError(f"{run_file(path)}: its task {name!r} is not a task of paceline ({', '.join(WORKLOADS)}).")
     if is_in_file(name) and not named:
         shown = name if name.isprintable() else "FILE.py:NAME"
         raise RecipeError(
-            f"{run_file(path)}: its task is {name!r}: Python code that a run names is not run unasked. Where you trust it:\n"
-            f"  {again(shown)}"
+            f"{run_file(path)}: its task {name!r} is Python code, which is not run by default. If you trust it:\n  "
+            f"{again(shown)}"
         )
     workload = get_workload(name)
     try:

@@ -53,7 +53,7 @@ def describe(
         ("length", [length, format_count(plan.total_steps, "step") + "".join(f", {stop}" for stop in stops),
                     f"{plan.steps_per_epoch:,.6g} steps per epoch of {format_count(plan.train_images, 'training image')}"]),
         ("schedule", [f"{optim.name}, lr {optim.lr:g}", recipe.schedule.name, *warm_up, *highest]),
-        *([("image size", [size])] if (size := _size(recipe.input)) else []),
+        *([("input", [size])] if (size := _size(recipe.input)) else []),
         ("target", [target, f"{format_count(len(plan.eval_steps), 'evaluation')} on {format_count(plan.val_images, 'image')}",
                     f"after step{'s'[: len(plan.eval_steps) != 1]} {after}"]),
         ("ranks", [f"{format_count(plan.world, 'rank')} on {format_count(plan.nodes, 'node')}{_evaluating(plan)}",

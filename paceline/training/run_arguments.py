@@ -174,7 +174,7 @@ def choose_recipe(name: str) -> Recipe:
 
         if name not in ROWS:
             hint = suggest_name(name, ROWS)
-            raise RecipeError(f"configuration {name!r} not found. {f'{hint} ' if hint else ''}See  paceline list configs")
+            raise RecipeError(f"configuration {name!r} not found. {f'{hint} ' if hint else ''}Run `paceline list configs`.")
         return ROWS[name].make()
     result = choose_named(name, RECIPES, (Recipe, WorkloadSpec), "recipe")
     return Recipe(task=name, model=result.model, input=result.input) if isinstance(result, WorkloadSpec) else result

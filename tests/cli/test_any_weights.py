@@ -201,15 +201,15 @@ def of_mxnets_ssd(place: Path) -> None:
 
 
 BAD = {
-    text: "damaged, cut off, or no weight file",
+    text: "damaged, truncated, or not a weight file",
     Path.mkdir: "run.json not found",
-    cut: "damaged, cut off, or no weight file",
-    strange: "none of our networks takes it",
-    of_timm: "a network of timm's that is no plain ResNet",
-    padded: "its padded heads do not tell how many classes there are",
-    trunk: "2 tensors of resnet50 --model.depth 18 are not in it (fc.weight, fc.bias)",
-    of_mxnets_ssd: "the MXNet system's SSD as it is saved in training, which is not read",
-    newer: "torchvision's fasterrcnn_resnet50_fpn_v2: two convolutions in the proposal head",
+    cut: "damaged, truncated, or not a weight file",
+    strange: "no network of paceline matches",
+    of_timm: "a timm network that is not a plain ResNet",
+    padded: "its padded heads do not show the number of classes",
+    trunk: "2 tensors of resnet50 --model.depth 18 are missing (fc.weight, fc.bias)",
+    of_mxnets_ssd: "a training checkpoint of the MXNet SSD, which is not supported",
+    newer: "torchvision's fasterrcnn_resnet50_fpn_v2, which has two convolutions in the proposal head",
 }
 
 
@@ -218,7 +218,7 @@ def test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_writte
     make(tmp_path / "w.pth")
     said = command(capsys, "predict", tmp_path / "w.pth", photo, "--output-dir", tmp_path / "out")
     refused(said, f"{tmp_path / 'w.pth'}: ", BAD[make], lines=1)
-    if printed := re.search(r"What it is:  paceline (weights inspect .*)", said.err):
+    if printed := re.search(r"inspect .*, run  paceline (weights inspect .*)", said.err):
         assert f"{'fits' if make is trunk else 'not'}  " in command(capsys, *shlex.split(printed[1])).out
     assert not (tmp_path / "out").exists()
 

@@ -25,7 +25,7 @@ def test_a_folder_is_prepared_and_everything_odd_is_reported(root: Path, capsys)
         "zero-area boxes, ignored in training: 1",
         "images without objects: 1",
         "val: 1 image (1 unusable, skipped), 1 object of 1 class",
-        "skipped: val2017/2.jpg: not there",
+        "skipped: val2017/2.jpg: not found",
         "2 classes: dog, cat",
         f"manifest: {root / 'manifest.json'}",
     ):
@@ -42,7 +42,9 @@ def test_files_may_be_named_one_by_one(root: Path, tmp_path: Path, capsys) -> No
         and (tmp_path / "out" / "manifest.json").is_file()
     )
     refused(
-        command(capsys, "prepare", "coco", *files, "--output-dir", tmp_path / "other"), "no validation", "--val-fraction"
+        command(capsys, "prepare", "coco", *files, "--output-dir", tmp_path / "other"),
+        "validation images",
+        "--val-fraction",
     )
     refused(command(capsys, "prepare", "coco", root, *files), "not both")
     assert not (tmp_path / "other").exists()
@@ -54,7 +56,7 @@ def test_what_is_no_coco_set_is_refused(root: Path, tmp_path: Path, capsys) -> N
     refused(command(capsys, "prepare", "coco", root / "train2017"), "no COCO annotations")
     for layout in ("voc", "yolo"):
         refused(command(capsys, "prepare", layout, root), f"paceline prepare coco {root}")
-    refused(command(capsys, "prepare", "yolo", root / "train2017"), "no data.yaml")
+    refused(command(capsys, "prepare", "yolo", root / "train2017"), "data.yaml not found")
     json_file(root, "train").write_text("{}")
     refused(command(capsys, "prepare", "coco", root), "instances_train2017.json", "not a COCO annotation file")
     assert not (root / "manifest.json").exists()

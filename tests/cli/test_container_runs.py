@@ -147,4 +147,4 @@ def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsy
     assert (ours.content_hash, ours.expect) == (plain.content_hash, "imagenet")
     packed_sets.tar_in_tar(renamed[1:], tmp_path / "ILSVRC2012_img_train.tar")
     said = command(capsys, "prepare", "imagenet", *tars, "--output-dir", tmp_path / "out")
-    assert said.code == 2 and "ILSVRC2012_img_train.tar: 17 images, ImageNet has 18" in said.err
+    assert said.code == 2 and "ILSVRC2012_img_train.tar: 17 images, but ImageNet has 18" in said.err

@@ -57,8 +57,8 @@ def test_a_resumed_run_and_a_repeated_one_have_the_same_fold_and_bits(first, cla
         assert [event["top1"] for event in events_of(run, "eval")] == [event["top1"] for event in events_of(first, "eval")]
     cut = cut_after(shutil.copytree(first, tmp_path / "other", symlinks=True), 2)
     said = train(capsys, class_photos, cut, "--num-folds", 3, "--fold", 2, *STEPS, steps=4)
-    refused(said, "12 there ... fold 1 of 3 ... fold 2 of 3", "--fold")
-    refused(train(capsys, class_photos, cut, *STEPS, steps=4), "12 there ... fold 1 of 3 ... 18 now")
+    refused(said, "12 ... fold 1 of 3 ... fold 2 of 3", "--fold")
+    refused(train(capsys, class_photos, cut, *STEPS, steps=4), "12 ... fold 1 of 3 ... 18")
 
 
 def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos, tmp_path, capsys):
@@ -80,7 +80,7 @@ def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos,
         ("--num-folds 3", "--num-folds 3 without --fold"),
         ("--num-folds 3 --fold 4", "--fold 4 ... 1 to 3"),
         ("--num-folds 1 --fold 1", "--num-folds 1: must be 2 or more"),
-        ("--num-folds 9 --fold 1", "Take at most --num-folds 6"),
+        ("--num-folds 9 --fold 1", "Use at most --num-folds 6"),
         ("--num-folds 99 --fold 1", "18 different"),
     ],
 )

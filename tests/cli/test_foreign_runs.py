@@ -92,7 +92,7 @@ def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_
     for verb, rest in more.items():
         named = run / "run.json" if verb == "train" else run
         said = command(capsys, verb, named, *rest)
-        refused(said, "unasked", f"--task-file {evil}:workload")
+        refused(said, "by default", f"--task-file {evil}:workload")
         offered = said.err.strip().splitlines()[-1].split()
         assert offered[:4] == ["paceline", verb, str(named), "--task-file"] and not (run / "RAN").exists()
         said = command(capsys, *offered[1:], *rest)
@@ -104,7 +104,7 @@ def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_
 def test_a_name_that_would_move_the_terminals_cursor_is_not_printed(run, capsys):
     forge(run, {"recipe.task": "\x1b[2J.py:workload"})
     said = command(capsys, "eval", run)
-    refused(said, "unasked", r"\x1b[2J.py:workload")
+    refused(said, "by default", r"\x1b[2J.py:workload")
     assert "\x1b" not in said.err
 
 
@@ -114,7 +114,7 @@ def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
     # What the command line names is taken in place of what the run names, for the recipe and for the workload.
     for forged in ({"recipe.task": f"{other}:workload", "name": f"{evil}:recipe"}, {"recipe.task": f"{evil}:workload"}):
         forge(run, forged)
-        refused(command(capsys, "eval", run), "unasked")
+        refused(command(capsys, "eval", run), "by default")
         assert not (run / "RAN").exists() and not (tmp_path / "RAN").exists()
         said = command(capsys, "eval", run, "--task-file", f"{other}:workload")
         assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()

@@ -30,18 +30,18 @@ def test_a_half_is_the_name_s_alone():
     assert (moved[::-1] == test).all(), "neither folders nor order decide"
     # COCO's own names, whose SHA-256 begin with 1faf and b7b2: no later change moves photos from one half to the other.
     assert select_half([b"val2017/000000000139.jpg", b"val2017/000000000632.jpg"], "test").tolist() == [False, True]
-    assert not len(select_half([], "test")) and format_half("tune") == "half tune" and format_half(None) == ""
+    assert not len(select_half([], "test")) and format_half("tune") == "tune subset" and format_half(None) == ""
 
 
 def test_the_halves_part_the_evaluated_images_and_are_named_everywhere(class_photos, tmp_path, capsys):
     run = tmp_path / "run"
     said = train(capsys, class_photos, run, "--val-subset", "test", steps=1)
-    assert said.code == 0 and "half test: " in said.out, said
+    assert said.code == 0 and "test subset: " in said.out, said
     facts = json.loads((run / "run.json").read_text())
     assert facts["data"]["half"] == "test" and facts["plan"]["train_images"] == 18
-    assert "half test" in command(capsys, "plan", f"{run}/run.json").out
+    assert "test subset" in command(capsys, "plan", f"{run}/run.json").out
     page = write_report(run).read_text()
-    assert "half test" in page and "--val-subset test" in page and check_line(page, "half test", "step 1")
+    assert "test subset" in page and "--val-subset test" in page and check_line(page, "test subset", "step 1")
     found, hits = {}, []
     for half in ("tune", "test", "all"):
         out = tmp_path / f"{half}.json"

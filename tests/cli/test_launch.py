@@ -260,7 +260,7 @@ def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch
 
 def test_a_predicted_walltime_is_said_with_its_reason(capsys, script):
     text, said = script(capsys, "resnet50-mlperf-3200-8x8 --system dgx-h100 --nodes 8 --walltime auto")
-    reason = re.search(r"^walltime (\d+) min: [\d,]+ steps of .* margin, .* for the start$", said, flags=re.M)
+    reason = re.search(r"^walltime (\d+) min: [\d,]+ steps of .* margin of .* for the start$", said, flags=re.M)
     assert reason and f"#SBATCH --time={reason[1]}\n" in text
 
 
@@ -382,11 +382,11 @@ def test_without_words_the_flags_are_told_and_it_is_a_mistake(capsys):
 @pytest.mark.parametrize(
     ("words", "lacks"),
     [
-        ("--scheduler slurm", "no sbatch"),
-        ("--launcher mpirun", "no mpirun"),
-        ("--container-runtime docker --container-image x", "no docker"),
+        ("--scheduler slurm", "sbatch not found"),
+        ("--launcher mpirun", "mpirun not found"),
+        ("--container-runtime docker --container-image x", "docker not found"),
         ("--container-runtime apptainer --container-image x.sif", "apptainer ... singularity"),
-        ("--scheduler hostfile --hostfile hosts", "no ssh"),
+        ("--scheduler hostfile --hostfile hosts", "ssh not found"),
     ],
 )
 def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, capsys, tmp_path, monkeypatch):
@@ -408,7 +408,7 @@ def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
     for through, words in (("local", []), ("slurm", ["sbatch"])):
         command = ["ssd-demo", "--system", "cpu", "--scheduler", through, "--output-dir", str(run), "--dry-run"]
         assert main(["launch", *command]) == 0
-        by_hand = capsys.readouterr().out.splitlines()[-1].partition("By hand:")[2]
+        by_hand = capsys.readouterr().out.splitlines()[-1].partition("Start:")[2]
         assert shlex.split(by_hand)[:-1] == words and Path(shlex.split(by_hand)[-1]).is_file()
 
 

@@ -47,8 +47,8 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
     file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"
     assert command(capsys, "export", run, "--output", file, *named).code == 0
-    refused(command(capsys, "predict", file, photos), "unasked", f"--task-file {page}:MINE")
-    refused(command(capsys, "compare", run, run, "--bisect"), "unasked", f"--bisect --task-file {page}:MINE")
+    refused(command(capsys, "predict", file, photos), "by default", f"--task-file {page}:MINE")
+    refused(command(capsys, "compare", run, run, "--bisect"), "by default", f"--bisect --task-file {page}:MINE")
     assert "No difference" in command(capsys, "compare", run, run, "--bisect", *named).out
     there = paceline.load(run, workload=f"{page}:MINE").predict(photos)
     here = paceline.load(file, workload=f"{page}:MINE").predict(photos)
@@ -57,7 +57,7 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--max-steps", 1)
     assert said.code == 0 and "tensors used" in said.out
     assert "paceline report RUN --task-file" in _report(capsys, run)
-    assert "another class" in _report(capsys, run, *named)
+    assert "Confused classes" in _report(capsys, run, *named)
 
 
 def _report(capsys, run: Path, *named: str) -> str:
@@ -168,4 +168,4 @@ def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, cap
 
 def test_a_recipe_of_another_workload_is_refused_before_anything_is_opened(capsys):
     for verb in ("train", "plan", "preview"):
-        refused(command(capsys, verb, "ssd-demo", "--task", "classification"), "ResNetModel", "a SSDModel")
+        refused(command(capsys, verb, "ssd-demo", "--task", "classification"), "ResNetModel", "SSDModel")

@@ -97,10 +97,10 @@ def loaded(file, make, load) -> Loaded:
 
 # the pickle, the network that it is loaded into, its loader, what is said or refused then
 CASES = {
-    "MSRA's": (msra, partial(resnet, stride_in="1x1"), load_weights, "the stem was turned to RGB"),
+    "MSRA's": (msra, partial(resnet, stride_in="1x1"), load_weights, "the stem was converted to RGB"),
     "MSRA's in another network": (msra, resnet, load_weights, "--model.stride-in 1x1"),
     "MSRA's in another depth": (msra, partial(resnet, depth=18, stride_in="1x1"), load_weights, "weights of another model"),
-    "detectron2's": (zoo, mask_rcnn, load_mask_rcnn_weights, "class rows by name: 2 of 3 kept, of the file's 80"),
+    "detectron2's": (zoo, mask_rcnn, load_mask_rcnn_weights, "class rows matched by name: 2 of 3; the file has 80"),
     "the MXNet SSD's backbone": (mxnets, ssd, load_ssd_weights, "heads.0.conf.weight"),
     "the MXNet SSD's in another network": (mxnets, mask_rcnn, load_mask_rcnn_weights, "weights of another model"),
 }  # fmt: skip
@@ -146,7 +146,7 @@ def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path
     words = ["--model.depth", 50, "--model.width", 4, "--system.compile", "off"]
     refused(
         train(capsys, photos, tmp_path / "run", *words, "--model.stride-in", "1x1", "--weights", file),
-        f"{file}: pickled arrays are read by one verb alone. Name the file that it writes:  "
+        f"{file}: pickled arrays must be converted. Pass the output of  "
         f"paceline weights convert {file} --format paceline --output {out}",
     )
     said = command(capsys, "weights", "convert", file, "--format", "paceline", "--output", out)
@@ -199,7 +199,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
     file = msra(folder)
     checked = command(capsys, "weights", "inspect", file).out.partition("next      paceline ")[2].splitlines()[0]
     refused_in = command(capsys, "train", "classify-demo", "--data", photos, *TINY, "--weights", file).err
-    for printed in (checked, refused_in.partition("that it writes:  paceline ")[2].splitlines()[0]):
+    for printed in (checked, refused_in.partition("Pass the output of  paceline ")[2].splitlines()[0]):
         file.with_suffix(".safetensors").unlink(missing_ok=True)
         assert command(capsys, *shlex.split(printed)).code == 0
         assert file.with_suffix(".safetensors").is_file()

@@ -10,7 +10,7 @@ import pytest
 from packed_sets import photos_of, tar
 from tiny_runs import command, make_photos, refused
 
-TO_A_FOLDER = "packs and indexes are written to folders; copy them there."
+TO_A_FOLDER = "must be a local folder. Copy the result to its destination afterwards."
 
 
 @pytest.fixture(scope="module")

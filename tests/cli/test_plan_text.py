@@ -20,7 +20,7 @@ from paceline.config.recipes.published_rows import ROWS
 from paceline.models.weights.download import PUBLISHED, pretrained_for
 
 FEW = ("--train-images", "900", "--val-images", "9")
-HEADS = ["recipe", "batch", "length", "rate", "size", "target", "plan", "system", "memory"]
+HEADS = ["recipe", "batch", "length", "schedule", "input", "target", "ranks", "system", "memory"]
 
 
 @pytest.mark.parametrize("width", [60, 200])

@@ -71,9 +71,7 @@ def test_a_second_prediction_replaces_the_first_and_a_folder_of_ones_own_is_refu
     assert command(capsys, "predict", resnet_run.folder, odd / "cmyk.jpg", "--output-dir", out).code == 0
     assert pictures(out) == {"cmyk.jpg"} and {path.name for path in out.iterdir()} == {"cmyk.jpg", "predictions.json"}
     before = sorted(odd.rglob("*"))
-    refused(
-        command(capsys, "predict", resnet_run.folder, odd / "cmyk.jpg", "--output-dir", odd), "--output-dir", "other files"
-    )
+    refused(command(capsys, "predict", resnet_run.folder, odd / "cmyk.jpg", "--output-dir", odd), "--output-dir", "files")
     assert sorted(odd.rglob("*")) == before
 
 
@@ -176,7 +174,7 @@ def test_a_run_without_a_best_checkpoint_answers_with_its_last_and_says_so(resne
     assert load(run).trained.checkpoint == "step-000002"
     assert check_line(caplog.text, "WARNING", "best checkpoint", "step-000002")
     shutil.rmtree(run / "checkpoints")
-    refused(command(capsys, "predict", run, photo, "--output-dir", tmp_path / "out"), "no checkpoint 'best'", "There: none")
+    refused(command(capsys, "predict", run, photo, "--output-dir", tmp_path / "out"), "'best'", "none")
 
 
 def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run, tmp_path, capsys, monkeypatch):
@@ -189,7 +187,7 @@ def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run,
     monkeypatch.setattr(ClassificationResult, "draw", fails)
     photo, out = next((resnet_run.data / "val" / "ant").iterdir()), tmp_path / "out"
     said = command(capsys, "predict", resnet_run.folder, photo, "--output-dir", out)
-    assert said.code == 1 and "no picture: a.jpg: gone meanwhile" in said.out
+    assert said.code == 1 and "image: a.jpg: gone meanwhile" in said.out
     (image,) = json.loads((out / "predictions.json").read_text())["images"]
     assert image["picture"] is None and image["names"] and pictures(out) == set()
 

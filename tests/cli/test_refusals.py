@@ -125,8 +125,8 @@ def test_a_read_only_out_folder_is_refused(photos, tmp_path, capsys):
     elif subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,ro", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("cannot mount a read-only disk here, and root may write into any folder")
     try:
-        refused(train(capsys, photos, disk / "run"), "--output-dir", "written")
-        refused(train(capsys, photos, disk), "--output-dir", "written")
+        refused(train(capsys, photos, disk / "run"), "--output-dir", "writable")
+        refused(train(capsys, photos, disk), "--output-dir", "writable")
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", "-l", disk], check=True)
@@ -295,7 +295,7 @@ def test_predict_refuses_before_it_writes_anything(finished, photos, tmp_path, c
     text, answers = tmp_path / "notes.jpg", tmp_path / "answers"
     text.write_text("these are no pixels")
     (tmp_path / "empty").mkdir()
-    for photo, wanted in ((tmp_path / "empty", "no photos"), (tmp_path / "gone.jpg", "gone.jpg")):
+    for photo, wanted in ((tmp_path / "empty", "no images"), (tmp_path / "gone.jpg", "gone.jpg")):
         refused(command(capsys, "predict", finished, photos / "val" / "ant", photo, "--output-dir", answers), wanted)
         assert not answers.exists()
     refused(command(capsys, "predict", finished), "photo")

@@ -75,7 +75,7 @@ def test_another_flag_of_the_machine_changes_that_alone(words, gone):
 def test_a_row_on_more_nodes_stays_on_its_accelerators(capsys):
     text = command(capsys, "plan", "resnet50@dell-4xh100-3264", "--nodes", "2").out
     assert "v3.0 Dell XE8640x4H100-SXM-80GB, on 4 x H100-SXM5-80GB" in text and "your --nodes:" in text
-    assert "8 ranks on 2 nodes" in text and "408 images" in text and "H100-SXM5-80GB x 4" in text
+    assert "8 ranks on 2 nodes" in text and "408 images" in text and "4 x H100-SXM5-80GB" in text
 
 
 def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
@@ -85,7 +85,7 @@ def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
 
 @pytest.mark.parametrize("verb", ["plan", "train", "preview"])
 def test_an_unknown_row_names_its_neighbours(capsys, verb):
-    refused(command(capsys, verb, "resnet50@dell-4xh100-326"), "no row", "resnet50@dell-4xh100-3264", "list configs")
+    refused(command(capsys, verb, "resnet50@dell-4xh100-326"), "not found", "resnet50@dell-4xh100-3264", "list configs")
     refused(command(capsys, verb, "x@y"), "'x@y' ... `paceline list configs`")
 
 
@@ -95,5 +95,5 @@ def test_a_row_is_trained_like_a_recipe(tmp_path):
         synthetic=True, quiet=True,
     )  # fmt: skip
     assert ended.step == 1 and facts_of(tmp_path / "run")["name"] == "resnet50@krai-2xa5000-408"
-    with raises(paceline.PacelineError, "row", "'resnet50@none'"):
+    with raises(paceline.PacelineError, "'resnet50@none'"):
         paceline.train("resnet50@none")

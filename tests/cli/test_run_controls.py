@@ -121,8 +121,8 @@ def test_nvtx_ranges_stand_in_a_window_that_opens_before_the_first_step(class_ph
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("nvtx:0:1", "--profile nvtx:0:1 ... Nsight Systems ... cpu"),
-        ("2:3", "--profile 2:3 ... step 2"),
+        ("nvtx:0:1", "--profile nvtx:0:1 ... CUDA ... cpu"),
+        ("2:3", "--profile 2:3 ... 2"),
         ("3:2", "FIRST:END"),
         ("rocm:0:1", "nvtx:50:53"),
     ],

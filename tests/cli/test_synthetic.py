@@ -52,7 +52,7 @@ def no_data(monkeypatch):
 @pytest.mark.parametrize("recipe", SMALL)
 def test_a_workload_trains_on_nothing_and_says_so(recipe, capsys, tmp_path):
     said = train(capsys, recipe, tmp_path / "run")
-    assert said.code == 0 and check_text(said.out, "no data", "scored")
+    assert said.code == 0 and check_text(said.out, "no data", "no metric")
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["controls"]["synthetic"] and facts["data"]["hash"] == "synthetic"
     events = read_events(tmp_path / "run" / "events.jsonl")

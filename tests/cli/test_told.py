@@ -70,7 +70,7 @@ def test_on_a_terminal_a_run_shows_what_goes_on_and_draws_nothing_below_its_end(
     words = ["train", "classify-demo", "--data", photos, "--output-dir", tmp_path / "run", *TINY, "--max-steps", 3]
     assert main([str(word) for word in words]) == 0
     text = out.getvalue()
-    shown = ["starting", "opening the data", "building the model", "first step", "evaluating 0/9", "scoring"]
+    shown = ["starting", "opening the data", "building the model", "first step", "evaluating 0/9", "computing metrics"]
     places = [text.index(what) for what in shown]
     assert places == sorted(places)
     during, _, after = text.partition("stopped early: ")

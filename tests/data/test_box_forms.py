@@ -16,8 +16,8 @@ from paceline.tools.report.prepare_notes import prepare_lines
 
 Form = Callable[[float, float, float, float], list[float]]
 FORMS: dict[str, Form] = {
-    "corners x1 y1 x2 y2": lambda x, y, w, h: [x, y, x + w, y + h],
-    "fractions of the photo": lambda x, y, w, h: [x / WIDTH, y / HEIGHT, w / WIDTH, h / HEIGHT],
+    "like x1 y1 x2 y2": lambda x, y, w, h: [x, y, x + w, y + h],
+    "fractions of the image": lambda x, y, w, h: [x / WIDTH, y / HEIGHT, w / WIDTH, h / HEIGHT],
 }
 
 

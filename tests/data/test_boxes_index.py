@@ -121,5 +121,5 @@ def test_class_folders_are_no_boxes_and_a_missing_array_is_named(tmp_path):
     del manifest.splits["train"].arrays["usable"]
     with raises(DataError, "usable", "train", "paceline prepare coco --data"):
         open_boxes(manifest, "train")
-    with pytest.raises(DataError, match="no split 'test'"):
+    with pytest.raises(DataError, match="split 'test'"):
         open_boxes(manifest, "test")

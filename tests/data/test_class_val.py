@@ -113,7 +113,7 @@ def test_a_folder_of_classes_alone_is_split_and_stays_untouched(photos, capsys):
     assert manifest.splits["val"].per_class == (3, 2) and manifest.splits["train"].per_class == (7, 4)
     dogs = [{name[:11] for name in part if name.startswith("dog")} for part in files.values()]
     assert not dogs[0] & dogs[1]
-    check_text(capsys.readouterr().out, "10 photos", "--group-by")
+    check_text(capsys.readouterr().out, "10 images", "--group-by")
 
 
 def test_training_finds_the_split_and_notices_new_photos(photos, tmp_path, capsys):
@@ -131,7 +131,7 @@ def test_training_finds_the_split_and_notices_new_photos(photos, tmp_path, capsy
     assert sum(split.images for split in manifest.splits.values()) == 17
     os.remove(photos / "dog" / "litter0_0.jpg")
     said.clear()
-    assert prepare_if_needed(photos, reporter=Lines(said.append)) and "litter0_0.jpg is gone" in said[0]
+    assert prepare_if_needed(photos, reporter=Lines(said.append)) and "litter0_0.jpg was removed" in said[0]
 
 
 def test_a_train_folder_without_val_is_split_where_it_lies(photos, tmp_path):
@@ -159,12 +159,12 @@ def test_what_cannot_be_split_so_is_refused(photos, tmp_path):
             prepare_folder(root, **options)
 
     refused("--val-fraction 1.5 ... 0 ... 1", val=ValSplit(1.5))
-    refused("--group-by without --val-fraction", val=ValSplit(group_by="(x)"))
+    refused("--group-by: requires --val-fraction", val=ValSplit(group_by="(x)"))
     refused("--group-by '('", val=ValSplit(0.2, 0, "("))
     refused("--group-by 'x'", val=ValSplit(0.2, 0, "x"))
-    refused("16 photos ... cat/0.jpg", val=ValSplit(0.2, 0, "(zebra)"))
-    refused(r"16 photos in 1 groups", val=ValSplit(0.2, 0, r"(\.jpg)"))
-    refused("ImageNet brings 50,000 validation photos", expect="imagenet", val=ValSplit(0.2))
+    refused("16 images ... cat/0.jpg", val=ValSplit(0.2, 0, "(zebra)"))
+    refused(r"16 images in 1 groups", val=ValSplit(0.2, 0, r"(\.jpg)"))
+    refused("ImageNet has 50,000 validation images", expect="imagenet", val=ValSplit(0.2))
     refused("a class ... outside", out=photos / "index", val=ValSplit(0.2))
     root = tmp_path / "both"
     for split in ("train", "val"):
@@ -184,7 +184,7 @@ def test_photos_of_boxes_are_grouped_too(tmp_path):
         request = BoxRequest(val_fraction=0.4, split_seed=seed, group_by="^(1)")
         manifest = prepare_boxes(tmp_path, request)
         assert manifest.request and manifest.request["group_by"] == "^(1)"
-        assert len(manifest.notes) == 2 and check_text(manifest.notes[1], "8 photos", "--group-by", "validation")
+        assert len(manifest.notes) == 2 and check_text(manifest.notes[1], "8 images", "--group-by", "validation")
         ids = set(open_boxes(manifest, "val").image_ids.tolist())
         assert len({number in ids for number in (1, 10, 11, 12)}) == 1
         sides.add(1 in ids)

@@ -38,7 +38,7 @@ def test_the_whole_set_is_no_part(root: Path) -> None:
 @pytest.mark.parametrize("whole", [CocoCounts(4, 2, 2), CocoCounts(3, 3, 2), CocoCounts(3, 2, 3), CocoCounts(2, 2, 2)])
 def test_each_count_tells_a_part(root: Path, monkeypatch, whole: CocoCounts) -> None:
     monkeypatch.setattr(published_sets, "COCO2017", whole)
-    with raises(DataError, "2 training", "3 in all", f"{whole.with_objects} training", "--expect coco2017"):
+    with raises(DataError, "2 training", "of 3", f"{whole.with_objects} training", "--expect coco2017"):
         prepare_boxes(root, EXPECTED)
     manifest = prepare_boxes(root)
     assert check_text(manifest.part_of, "COCO 2017", f"2 of {whole.with_objects}", f"2 of {whole.val}")
@@ -49,8 +49,8 @@ def test_each_count_tells_a_part(root: Path, monkeypatch, whole: CocoCounts) -> 
 def test_photos_that_are_left_out_make_a_part(root: Path) -> None:
     (root / "val2017" / "2.jpg").unlink()
     skipping = BoxRequest(on_missing="skip")
-    assert "1 of 2 for validation" in prepare_boxes(root, skipping).part_of
-    with pytest.raises(DataError, match="and 1 for validation"):
+    assert "1 of 2 validation images" in prepare_boxes(root, skipping).part_of
+    with pytest.raises(DataError, match="and 1 validation images"):
         prepare_boxes(root, replace(skipping, expect="coco2017"))
 
 
@@ -87,7 +87,7 @@ def test_class_folders_of_imagenets_classes_are_a_part(tmp_path: Path) -> None:
 
     for split, wnid in (("train", "n01440764"), ("train", "n01443537"), ("val", "n01440764"), ("val", "n01443537")):
         paint(tmp_path / split / wnid / "1.jpg")
-    said = "ImageNet-1k: 2 of 1,000 classes, 2 of 1,281,167 training photos, 2 of 50,000 for validation"
+    said = "ImageNet-1k: 2 of 1,000 classes, 2 of 1,281,167 training images, 2 of 50,000 validation images"
     assert prepare_folder(tmp_path).part_of == said
     for split in ("train", "val"):
         (tmp_path / split / "n01443537").rename(tmp_path / split / "cats")

@@ -36,38 +36,38 @@ def without(key: str, place: int, field: str):
 
 # The change to the training JSON -> what the message says.
 FLAWS = {
-    "no images": (lambda record: record.pop("images"), "not a COCO annotation file: it has no 'images'"),
-    "images no list": (lambda record: record.update(images={}), "'images' is no list"),
+    "no images": (lambda record: record.pop("images"), "not a COCO annotation file, because it has no 'images'"),
+    "images no list": (lambda record: record.update(images={}), "'images' is not a list"),
     "no categories": (lambda record: record.update(categories=[]), "no categories"),
-    "no image": (lambda record: record.update(images=[]), "lists no image"),
+    "no image": (lambda record: record.update(images=[]), "no images in the file"),
     "no object": (lambda record: record.update(annotations=[]), "no usable object"),
-    "entry no object": (lambda record: record["images"].append(3), "entry 3 of 'images' is no object"),
+    "entry no object": (lambda record: record["images"].append(3), "entry 3 of 'images' must be an object"),
     "unknown image": (put("annotations", 1, "image_id", 99), "annotation 1 belongs to image id 99"),
     "unknown category": (put("annotations", 1, "category_id", 9), "annotation 1 .id 101. has category_id 9"),
-    "image id twice": (put("images", 1, "id", 1), "image id 1 is there 2 times .entries 0 and 1"),
-    "category id twice": (put("categories", 1, "id", 7), "category id 7 is there 2 times"),
-    "name twice": (put("categories", 1, "name", "cat"), "two categories are called 'cat'"),
+    "image id twice": (put("images", 1, "id", 1), "image id 1 occurs 2 times .entries 0 and 1"),
+    "category id twice": (put("categories", 1, "id", 7), "category id 7 occurs 2 times"),
+    "name twice": (put("categories", 1, "name", "cat"), "two categories are named 'cat'"),
     "no name": (without("categories", 0, "name"), "category 0 .id 7. has no name"),
     "no bbox": (without("annotations", 2, "bbox"), "annotation 2 .id 102.: 'bbox' is missing"),
     "short bbox": (put("annotations", 2, "bbox", [1, 2, 3]), r"annotation 2 .id 102.: 'bbox' is '\[1, 2, 3\]'"),
     "words in bbox": (put("annotations", 0, "bbox", [1, 2, 3, "4 px"]), "annotation 0 .*'bbox' is"),
     "no image_id": (without("annotations", 3, "image_id"), "annotation 3 .*'image_id' is missing"),
-    "word as image_id": (put("annotations", 0, "image_id", "one"), "'image_id' is 'one'; expected a whole number"),
+    "word as image_id": (put("annotations", 0, "image_id", "one"), "'image_id' is 'one'; expected an integer"),
     "fraction as category": (put("annotations", 0, "category_id", 3.5), "'category_id' is '3.5'"),
     "id too large": (put("images", 0, "id", 2**70), "'id' is '1180591620717411303424'"),
     "word as area": (put("annotations", 0, "area", "big"), "'area' is 'big'"),
     "no file name": (without("images", 2, "file_name"), "image 2 .*'file_name' is missing"),
-    "path out": (put("images", 0, "file_name", "../../secret.jpg"), "image 0 .*leads out of the folder"),
-    "absolute path": (put("images", 0, "file_name", "/etc/passwd"), "image 0 .*leads out of the folder"),
+    "path out": (put("images", 0, "file_name", "../../secret.jpg"), "image 0 .*is outside the folder"),
+    "absolute path": (put("images", 0, "file_name", "/etc/passwd"), "image 0 .*is outside the folder"),
     "word as height": (put("images", 0, "height", "tall"), "'height' is 'tall'"),
     "negative width": (put("images", 1, "width", -4), "'width' is '-4'"),
-    "other size": (put("images", 1, "width", 41), r"2\.jpg: 40 x 30 pixels, and .*says 41 x 30; so with 1 of 3 images"),
+    "other size": (put("images", 1, "width", 41), r"2\.jpg: has 40 x 30 pixels, but .*has 41 x 30.* 1 of 3 images"),
     "broken mask": (
         put("annotations", 0, "segmentation", {"counts": [3], "size": [30, 40]}),
         "annotation id 100 .*covers 3",
     ),
-    "unlike names": (put("categories", 0, "name", "cow"), "category id 7 is 'cow' in .*train2017.json and 'cat' in"),
-    "unlike ids": (put("categories", 1, "id", 4), "category_id 3, and there is no such category"),
+    "unlike names": (put("categories", 0, "name", "cow"), "category id 7 is 'cow' in .*train2017.json, but 'cat' in"),
+    "unlike ids": (put("categories", 1, "id", 4), "category_id 3, but this category is not listed"),
 }
 
 
@@ -84,7 +84,13 @@ def test_a_flaw_of_the_json_is_named_with_file_and_entry(root, flaw):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"{", "not JSON"), (b"\xff\xfe\x00", "not JSON"), (b"[]", "a list"), (b"", "not JSON"), (b"[" * 100_000, "not JSON")],
+    [
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe\x00", "valid JSON"),
+        (b"[]", "a list"),
+        (b"", "valid JSON"),
+        (b"[" * 100_000, "valid JSON"),
+    ],
 )
 def test_a_file_that_is_no_coco_json_is_named(root, content, reason):
     json_file(root, "train").write_bytes(content)
@@ -94,13 +100,13 @@ def test_a_file_that_is_no_coco_json_is_named(root, content, reason):
 
 def test_a_missing_image_is_named_with_the_way_to_go_on_without(root):
     os.remove(root / "train2017" / "2.jpg")
-    with pytest.raises(DataError, match=r"train2017/2\.jpg: not there") as caught:
+    with pytest.raises(DataError, match=r"train2017/2\.jpg: not found") as caught:
         prepare_boxes(root)
     assert "paceline prepare coco --data" in str(caught.value) and "--on-missing skip" in str(caught.value)
     train = prepare_boxes(root, BoxRequest(on_missing="skip")).splits["train"]
     assert train.images == 2 and train.boxes is not None
     assert train.boxes.left_out_objects == 2 and train.boxes.objects == 2
-    assert [(entry.path, entry.reason) for entry in train.unreadable] == [("train2017/2.jpg", "not there")]
+    assert [(entry.path, entry.reason) for entry in train.unreadable] == [("train2017/2.jpg", "not found")]
 
 
 def test_all_images_missing_is_a_wrong_folder_whatever_is_asked(root):
@@ -120,11 +126,11 @@ def test_a_split_without_any_usable_image_is_refused(root):
 
 def test_a_broken_image_is_named_and_may_be_left_out(root):
     (root / "train2017" / "1.jpg").write_text("text")
-    with raises(DataError, "train2017/1.jpg", "text ('text')") as caught:
+    with raises(DataError, "train2017/1.jpg", "('text')") as caught:
         prepare_boxes(root)
     assert "paceline prepare coco" in str(caught.value) and "--on-unreadable skip" in str(caught.value)
     train = prepare_boxes(root, BoxRequest(on_unreadable="skip")).splits["train"]
-    assert train.images == 2 and "text ('text')" in train.unreadable[0].reason
+    assert train.images == 2 and "('text')" in train.unreadable[0].reason
 
 
 def test_a_class_in_val_that_train_does_not_know_is_named(root):
@@ -181,15 +187,15 @@ def test_several_sets_or_a_missing_folder_of_images_are_named(root):
     for split in ("train", "val"):
         os.rename(json_file(root, split), root / "annotations" / f"instances_{split}A.json")
         (root / "annotations" / f"instances_{split}B.json").write_text("{}")
-    with pytest.raises(DataError, match=r"several sets \(instances_trainA\.json, instances_trainB\.json\)"):
+    with pytest.raises(DataError, match=r"\(instances_trainA\.json, instances_trainB\.json\)"):
         prepare_boxes(root)
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"images_dir": "x"}, "--images-dir and --annotations belong together"),
-        ({"images_dir": "x", "annotations": "y", "val_images_dir": "z"}, "--val-images-dir without --val-annotations"),
+        ({"images_dir": "x"}, "--images-dir and --annotations require each other"),
+        ({"images_dir": "x", "annotations": "y", "val_images_dir": "z"}, "--val-images-dir: requires --val-annotations"),
         ({"images_dir": "x", "annotations": "y"}, "x ... folder"),
     ],
 )

@@ -180,7 +180,7 @@ def test_the_hash_speaks_of_every_annotation(root, field):
 
 
 def test_a_large_set_is_not_prepared_without_being_asked(root):
-    with raises(DataError, "5 images", "manifest", f"paceline prepare coco --data {root}"):
+    with raises(DataError, "5 images", "not prepared", f"paceline prepare coco --data {root}"):
         prepare_if_needed(root, kind="boxes", reporter=Lines(pytest.fail), small=4)
     prepare_boxes(root)
     assert prepare_if_needed(root, kind="boxes", reporter=Lines(pytest.fail), small=4) == root
@@ -230,7 +230,7 @@ def test_pictures_in_both_splits_and_rotated_ones_are_noted(root):
     paint(root / "train2017" / "5.jpg", size=(WIDTH, HEIGHT), exif=exif)
     manifest = prepare_boxes(root)
     assert manifest.splits["train"].rotated == 1
-    check_text(manifest.notes[0], "1 photo", "EXIF", "5.jpg", "check.html")
+    check_text(manifest.notes[0], "1 image", "EXIF", "5.jpg", "check.html")
     check_text(manifest.notes[1], "1 image", "val", "train", "bytes", "2.jpg")
 
 

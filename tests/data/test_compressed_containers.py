@@ -61,7 +61,7 @@ def test_a_compressed_container_is_the_container(folder, kind, suffix, cache, tm
     words = write(folder, kind, tmp_path, suffix)
     said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
     assert said.code == 0, said.err
-    assert f"unpacked into {cache}, " in said.out
+    assert f"unpacked into {cache} (" in said.out
     manifest = Manifest.load(tmp_path / "out")
     assert manifest.content_hash == folder.content_hash and find_stale_file(manifest) is None
     there = {path: path.stat().st_mtime_ns for path in cache.iterdir()}

@@ -247,7 +247,7 @@ def test_a_container_that_is_cut_off_is_refused_or_used_as_far_as_it_goes(folder
         assert check_text(said.err, "train")
         return
     index = open_split(Manifest.load(tmp_path / "out"), "train")
-    assert 0 < len(index) < 9 and "cut off" in said.out
+    assert 0 < len(index) < 9 and "truncated" in said.out
     whole = {
         name: data for label, _, one, data in photos_of(folder.root_path, "train") for name in [f"train/{label}/{one}"]
     }
@@ -283,20 +283,20 @@ def test_flaws_are_one_line_each_and_nothing_is_written(folder, tmp_path, capsys
         archive.writestr("x.jpg", photos[0][3])
     (place / "flat.zip").write_bytes(two.getvalue())
     cases = {
-        "tfrecord crc.tfrecord": "wrong checksum",
+        "tfrecord crc.tfrecord": "checksum mismatch",
         "zip flipped.zip": "damaged",
-        "zip stored.zip": "its CRC is not the one that the archive names",
-        "recordio other.rec": "index of other data",
+        "zip stored.zip": "its CRC differs from the CRC in the archive",
+        "recordio other.rec": "belongs to other data",
         "tar none.tar": "tar",
         "tar text.tar": "tar",
         "webdataset plain.tar": "no label",
-        "recordio half.rec": "no class",
+        "recordio half.rec": "not a class index",
         "tfrecord zero.tfrecord": "--label-offset 0",
         "zip up.zip": '".."',
         "zip flat.zip": "classes are unknown",
-        "tar plain.rec": "no such file",
-        "tar missing-*.tar": "matches no file",
-        "tar s4://bucket/x.tar": "nothing here reads s4://",
+        "tar plain.rec": "file not found",
+        "tar missing-*.tar": "no file matches",
+        "tar s4://bucket/x.tar": "s4:// is not supported",
         "tar .": "a folder",
     }
     for words, expected in cases.items():
@@ -321,7 +321,7 @@ def test_files_that_changed_after_indexing_are_told(folder, tmp_path, capsys):
         at = int(open_split(manifest, "train").records.places.offsets[i])
         data[at + 300] ^= 1
     file.write_bytes(data)
-    assert "other bytes" in str(find_stale_file(manifest))
+    assert "bytes differ" in str(find_stale_file(manifest))
     said = command(capsys, "train", "classify-demo", "--data", tmp_path / "out")
     assert said.code == 2 and "paceline prepare tar --train" in said.err
     file.write_bytes(whole)
@@ -377,12 +377,12 @@ def test_what_would_be_learned_wrong_is_refused_by_name(folder, tmp_path, capsys
     train = wds(place / "t.tar", {"a/0": 0, "b/0": 1}, data)
     cases = [
         (("webdataset", "--train", train, "--val", wds(place / "v.tar", {"a/0": 1, "b/0": 0}, data)), "other split"),
-        (("webdataset", "--train", train, "--val", wds(place / "w.tar", {"x0": 1, "y0": 2}, data)), "no training photo"),
+        (("webdataset", "--train", train, "--val", wds(place / "w.tar", {"x0": 1, "y0": 2}, data)), "no training image"),
         (("webdataset", "--train", wds(place / "one.tar", {"x0": 1, "y0": 2}, data)), "--label-offset 1"),
-        (("tfrecord", "--train", str(place / "two.tfrecord")), "different lists of classes"),
-        (("tar", "--train", tar("nested.tar", "a/0.jpg", "a/1.jpg", "b/small/0.jpg")), "side by side"),
+        (("tfrecord", "--train", str(place / "two.tfrecord")), "different class lists"),
+        (("tar", "--train", tar("nested.tar", "a/0.jpg", "a/1.jpg", "b/small/0.jpg")), "at the same level"),
         (("tar", "--train", tar("which.tar", "train/a/0.jpg", "test/a/0.jpg"), "--val-fraction", "0.5"), "one class"),
-        (("tar", "--val", tar("which.tar", "train/a/0.jpg", "test/b/0.jpg")), "which of them is --val"),
+        (("tar", "--val", tar("which.tar", "train/a/0.jpg", "test/b/0.jpg")), "which of them belong to --val"),
         (("tar", "--train", train, "--label-offset", "1"), "--label-offset"),
         (("webdataset", "--train", train, "--group-by", "x"), "--group-by"),
         (("zip", "--train", train, "--annotations", "a.json", "--val-annotations", "b.json"), "--val-annotations"),
@@ -418,7 +418,7 @@ def test_pictures_beside_the_splits_of_an_archive_are_left_out_aloud(folder, tmp
         archive.writestr("set/Train/preview.jpg", photos_of(folder.root_path, "val")[0][3])
     manifest = prepared(capsys, tmp_path / "out", "zip", "--train", f"{tmp_path}/all.zip")
     assert manifest.content_hash == folder.content_hash
-    check_text(manifest.notes[0], "7 photos", "train, val")
+    check_text(manifest.notes[0], "7 images", "train, val")
 
 
 def test_two_zips_that_call_different_photos_the_same_keep_them_apart(tmp_path, capsys):
@@ -485,7 +485,7 @@ def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folde
 def test_a_folder_with_the_index_of_folders_is_not_taken(folder, tmp_path, capsys):
     packed_sets.tar(photos_of(folder.root_path, "train"), tmp_path / "t.tar")
     said = command(capsys, "prepare", "tar", "--train", tmp_path / "t.tar", "--output-dir", folder.root_path)
-    assert said.code == 2 and check_text(said.err, "folders", "photos")
+    assert said.code == 2 and check_text(said.err, "folders", "images")
     assert Manifest.load(folder.root_path).content_hash == folder.content_hash
 
 

@@ -72,7 +72,7 @@ def test_a_kit_without_one_of_its_files_is_refused(tmp_path: Path, kit: Path, mi
     (tmp_path / FOLDER / missing).unlink()
     with tarfile.open(kit, "w:gz") as book:
         book.add(tmp_path / FOLDER, FOLDER)
-    with pytest.raises(DataError, match=f"no {missing} in it"):
+    with pytest.raises(DataError, match=f"has no {missing}"):
         validation_labels(kit)
 
 
@@ -111,7 +111,7 @@ def test_flat_photos_are_sorted_once_and_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").is_file()
     again = tmp_path / "ILSVRC2012_val_00000002.JPEG"
     again.write_bytes(b"another")
-    with pytest.raises(DataError, match="there already"):
+    with pytest.raises(DataError, match="already exists"):
         sort_val(tmp_path, LABELS)
     assert again.read_bytes() == b"another"
     again.rename(tmp_path / "ILSVRC2012_val_00000301.JPEG")

@@ -328,7 +328,7 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
         fresh.read_many([ByteRange(NAME, 0, 5), ByteRange(NAME, 5, 5), ByteRange(NAME, 6, 5)])
     assert caught.value.at == 2
     records._store = fresh
-    with raises(DataError, "bytes 100", "gone"):
+    with raises(DataError, "from byte 100", "gone"):
         records.read_many(range(3))
 
 

@@ -63,7 +63,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     folder = tmp_path / "my data"
     assert download("coco2017", folder) == 0
     text = capsys.readouterr().out
-    check_text(text, "COCO 2017", "2 training", "3 in all", "2 for validation")
+    check_text(text, "COCO 2017", "2 training", "of 3", "2 validation images")
     assert text.rstrip().endswith(f"to train:  paceline train ssd --data '{folder}' --weights resnet34-mlperf")
     (prepared,) = re.findall(r"^paceline (prepare .*)", text, re.MULTILINE)
     assert main(shlex.split(prepared)) == 0
@@ -79,7 +79,7 @@ def test_the_same_command_again_fetches_nothing(coco: Site, tmp_path: Path, caps
     assert download("coco2017", tmp_path / "out") == 0
     coco.asked.clear()
     assert download("coco2017", tmp_path / "out") == 0
-    assert not coco.asked and "train2017.zip: unpacked already" in capsys.readouterr().out
+    assert not coco.asked and "train2017.zip: already unpacked" in capsys.readouterr().out
 
 
 def test_archives_stay_where_that_is_asked_or_they_were_there(coco: Site, tmp_path: Path, capsys) -> None:
@@ -89,7 +89,7 @@ def test_archives_stay_where_that_is_asked_or_they_were_there(coco: Site, tmp_pa
     mine.mkdir()
     (mine / "val2017.zip").write_bytes(coco.files["/zips/val2017.zip"])
     assert download("coco2017", mine) == 0
-    assert archives_in(mine) == ["val2017.zip"] and check_line(capsys.readouterr().out, "val2017.zip", "stays")
+    assert archives_in(mine) == ["val2017.zip"] and check_line(capsys.readouterr().out, "val2017.zip", "kept")
 
 
 def test_archives_alone(coco: Site, tmp_path: Path, capsys) -> None:
@@ -122,7 +122,7 @@ def test_a_mirror_in_place_of_the_publisher(coco: Site, tmp_path: Path) -> None:
 def test_a_wrong_archive_is_refused_and_leaves_nothing(coco: Site, tmp_path: Path, capsys) -> None:
     coco.flip = 500
     assert download("coco2017", tmp_path / "out") == 2
-    assert "is wanted" in capsys.readouterr().err
+    assert "; expected " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     source = tmp_path / "usb"
     source.mkdir()
@@ -176,9 +176,9 @@ def test_photos_that_went_missing_are_named(coco: Site, tmp_path: Path, capsys) 
 def test_a_part_of_it_is_refused_where_the_whole_is_expected(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(published_sets, "COCO2017", CocoCounts(118_287, 117_266, 5_000))
     assert download("coco2017", tmp_path / "out") == 2
-    check_text(capsys.readouterr().err, "COCO 2017", "117,266", "118,287 in all")
+    check_text(capsys.readouterr().err, "COCO 2017", "117,266", "of 118,287")
     assert main(["prepare", "coco", str(tmp_path / "out")]) == 0
-    said = "a part of COCO 2017: 2 of 117,266 training photos with objects, 2 of 5,000 for validation"
+    said = "a subset of COCO 2017: 2 of 117,266 training images with objects, 2 of 5,000 validation images"
     assert said in capsys.readouterr().out
     assert said.endswith(Manifest.load(tmp_path / "out").part_of)
 
@@ -231,7 +231,7 @@ def test_imagenet_says_what_to_fetch_and_checks_what_is_there(site: Site, tmp_pa
     (tmp_path / small[1].name).write_bytes(b"???")
     assert download("imagenet", tmp_path) == 2
     text = capsys.readouterr().err
-    assert text.count("as published") == 2 and "its MD5" in text
+    assert text.count("checksum verified") == 2 and "its MD5" in text
     (tmp_path / small[1].name).write_bytes(b"tar")
     assert download("imagenet", tmp_path) == 0
     assert "--train-tar" in capsys.readouterr().out

@@ -99,10 +99,10 @@ def test_prepare_counts_it_also_of_photos_that_it_knows_and_predict_prints_it(tm
                 files[-1].parent.mkdir(parents=True, exist_ok=True)
                 files[-1].write_bytes(data)
     wanted = {
-        ALPHA: "16 photos have an alpha channel",
-        DEEP: "8 photos have 16 bits per value",
-        PAGES: "12 photos have several pages",
-        BANDS: "4 photos have more bands",
+        ALPHA: "16 images have an alpha channel",
+        DEEP: "8 images have 16 bits per value",
+        PAGES: "12 images have multiple pages",
+        BANDS: "4 images have extra color bands",
     }
     for _ in range(2):  # the second one knows all photos
         said = command(capsys, "prepare", "folder", tmp_path / "set", "--output-dir", tmp_path / "index")
@@ -139,7 +139,7 @@ def test_a_format_that_is_not_read_is_named_with_what_to_do(case):
     with pytest.raises(InvalidImage, match=f"^{name} .*JPEG"):
         verify_bytes(data, b"photo.jpg", 0)
     if case != "gif":  # which predict reads
-        reasons = f"photo.jpg: the image cannot be decoded: ({name} inside.*Convert it to JPEG|.*AVIF)"
+        reasons = f"photo.jpg: the image cannot be decoded: ({name} is not supported.*Convert it to JPEG|.*AVIF)"
         with pytest.raises(DataError, match=reasons):
             read_header(data, "photo.jpg")
 
@@ -189,4 +189,4 @@ def test_predict_prints_what_it_drops(resnet_run, tmp_path: Path, capsys):
         data, suffix, _ = CASES[name]
         (tmp_path / f"{name.split()[0]}.{suffix}").write_bytes(data)
     said = command(capsys, "predict", resnet_run.folder, tmp_path, "--output-dir", tmp_path / "out", "--no-save-images")
-    assert said.code == 0 and check_line(said.out, "1 photo", "alpha") and check_line(said.out, "1 photo", "pages"), said
+    assert said.code == 0 and check_line(said.out, "1 image", "alpha") and check_line(said.out, "1 image", "pages"), said

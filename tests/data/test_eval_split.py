@@ -285,7 +285,7 @@ def test_what_cannot_be_scored_on_is_refused_with_a_way_out(whole, tmp_path):
     refused(EvalSplit(str(photos), "val"), "class-folder", "no val/", "only test")
     (tmp_path / "flat").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "flat" / "a.jpg")
-    refused(EvalSplit(str(tmp_path / "flat")), "class-folder", "Wanted: ROOT/val/CLASS")
+    refused(EvalSplit(str(tmp_path / "flat")), "class-folder", "Expected ROOT/val/CLASS")
 
 
 def test_numbers_of_classes_are_those_of_the_run_in_every_row(whole, tmp_path):

@@ -38,11 +38,11 @@ def test_boxes_of_photos_as_shown_are_read_so_and_no_other_way(root):
     lay_down(root / "train2017" / "2.jpg", 8)
     manifest = prepare_boxes(root)
     assert [split.boxes.exif for split in manifest.splits.values() if split.boxes] == ["apply", "apply"]
-    assert check_lines(manifest.notes, ("1 photo", "EXIF", "2.jpg", "--input.exif apply"))
+    assert check_lines(manifest.notes, ("1 image", "EXIF", "2.jpg", "--input.exif apply"))
     train = open_boxes(Manifest.load(root), "train", "apply")
     assert (train.heights == HEIGHT).all() and (train.widths == WIDTH).all()
     assert open_split(manifest, "train").heights.tolist() == [HEIGHT, WIDTH, HEIGHT], "the index has them as stored"
-    with raises(DataError, "EXIF", "1 photo", "train", "Train with  --input.exif apply"):
+    with raises(DataError, "EXIF", "1 image", "train", "Add  --input.exif apply"):
         open_boxes(manifest, "train")
 
 
@@ -50,10 +50,10 @@ def test_boxes_of_photos_as_stored_are_read_so_and_no_other_way(root):
     paint(root / "train2017" / "1.jpg", size=(WIDTH, HEIGHT), exif=note(5))
     paint(root / "val2017" / "1.jpg", size=(WIDTH, HEIGHT), exif=note(6))
     manifest = prepare_boxes(root)
-    check_text(manifest.notes[0], "2 photos", "EXIF", "1.jpg, 1.jpg")
+    check_text(manifest.notes[0], "2 images", "EXIF", "1.jpg, 1.jpg")
     check_text(manifest.notes[0], "--input.exif ignore")
     assert (open_boxes(manifest, "val").heights == HEIGHT).all()
-    with raises(DataError, "EXIF", "val", "Train with  --input.exif ignore"):
+    with raises(DataError, "EXIF", "val", "Add  --input.exif ignore"):
         open_boxes(manifest, "val", "apply")
 
 
@@ -77,7 +77,7 @@ def test_sets_that_mix_both_are_refused_by_name(root):
 
 def test_a_size_that_neither_reading_explains_is_refused(root):
     paint(root / "train2017" / "2.jpg", size=(HEIGHT, WIDTH))
-    with pytest.raises(DataError, match=r"2\.jpg: 30 x 40 pixels, and .* says 40 x 30; so with 1 of 3 images"):
+    with pytest.raises(DataError, match=r"2\.jpg: has 30 x 40 pixels, but .* has 40 x 30.* 1 of 3 images"):
         prepare_boxes(root)
 
 
@@ -116,7 +116,7 @@ def test_yolo_fractions_are_of_the_photo_as_it_is_read(tmp_path):
         np.testing.assert_allclose(train.boxes[3], np.array(fraction) * [20, 10, 20, 10], rtol=1e-6)
         np.testing.assert_allclose(train.polygons(2)[0], polygon * [20, 10], rtol=1e-6)
         assert (train.heights.tolist(), train.widths.tolist()) == ([height, 10], [width, 20])
-    assert "Images with an EXIF rotation <small>2. Check" in write_check_page(manifest)[1].html
+    assert "Images with an EXIF rotation <small>2; check that" in write_check_page(manifest)[1].html
     assert "not found" not in write_check_page(manifest)[1].html
 
 

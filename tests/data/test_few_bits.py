@@ -68,7 +68,7 @@ def photos(root: Path, write: Callable[[int], bytes], suffix: str, most: list[in
 def note(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     said = command(capsys, "prepare", *words)
     assert said.code == 0, said.err
-    return next((line for line in said.out.splitlines() if "16 bits a value" in line), "")
+    return next((line for line in said.out.splitlines() if "nearly black" in line), "")
 
 
 @pytest.mark.parametrize("bits", [10, 12, 14])
@@ -76,7 +76,7 @@ def note(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 def test_a_set_of_few_bits_has_a_note_that_names_a_photo_and_the_factor(kind, bits, tmp_path, capsys):
     root = photos(tmp_path / "set", *DEEP[kind], [2**bits - 1, 2 ** (bits - 1)])
     said = note(capsys, "folder", root)
-    assert f"0.{DEEP[kind][1]}" in said and f"use {bits} at most" in said
+    assert f"0.{DEEP[kind][1]}" in said and f"most {bits} bits" in said
     check_text(said, f"{2**bits - 1:,}", 2 ** (16 - bits))
     assert note(capsys, "folder", root) == said  # of photos that an earlier prepare has looked at, too
 
@@ -95,4 +95,4 @@ def test_dark_photos_of_8_bits_have_no_note(kind, tmp_path, capsys):
 def test_few_bits_are_noticed_in_containers(tmp_path, capsys):
     root = photos(tmp_path / "set", *DEEP["png"], [4095])
     words = packed_sets.pack_both(root, "zip", tmp_path / "packed")
-    assert "use 12 at most" in note(capsys, *words, "--output-dir", tmp_path / "out")
+    assert "most 12 bits" in note(capsys, *words, "--output-dir", tmp_path / "out")

@@ -103,17 +103,17 @@ def test_one_file_of_two_images_is_there_twice(tmp_path: Path) -> None:
     manifest = prepare_boxes(root)
     train = manifest.splits["train"]
     assert train.images == 3 and train.boxes is not None and train.boxes.objects == 4
-    check_text(manifest.notes[0], "1 of", "1.jpg")
+    check_text(manifest.notes[0], "another image: 1", "1.jpg")
 
 
 def test_annotations_of_deleted_images_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     root = edit(make_set(tmp_path / "set"), lambda record: record["images"].pop(1))
-    with raises(DataError, "annotation 1", "image id 2", "2 in all", "--on-missing skip"):
+    with raises(DataError, "annotation 1", "image id 2", "2 in total", "--on-missing skip"):
         prepare_boxes(root)
     manifest = prepare_boxes(root, BoxRequest(on_missing="skip"))
     train = manifest.splits["train"]
     assert train.images == 2 and train.boxes is not None and train.boxes.objects == 2
-    check_text(manifest.notes[0], "annotation 1", "image id 2", "left out")
+    check_text(manifest.notes[0], "annotation 1", "image id 2", "ignored")
 
 
 def voc_set(root: Path, photo: str, xml: str, lines: list[str]) -> Path:
@@ -167,7 +167,7 @@ def test_files_of_a_voc_set_belong_together_in_other_forms(photo, xml, lines, tm
 
 
 def test_a_line_that_fits_no_file_says_what_a_line_is(tmp_path: Path) -> None:
-    with raises(DataError, "train.txt", "1 of", "'9.jpg'", "XML"):
+    with raises(DataError, "train.txt", "1 lines", "'9.jpg'", "XML"):
         read_voc(voc_set(tmp_path, "{}.jpg", "{}.xml", ["1", "9.jpg", "3"]))
 
 

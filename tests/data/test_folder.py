@@ -144,7 +144,7 @@ def test_a_small_set_is_prepared_once_into_the_cache_and_said_so(photos, verifie
     lines: list[str] = []
     folder = prepare_if_needed(photos, reporter=Lines(lines.append))
     assert folder == cached_manifest_folder(photos) and sorted(os.listdir(photos)) == ["train", "val"]
-    assert check_text(lines[0], "manifest", "10 images") and not any("\n" in line for line in lines)
+    assert check_text(lines[0], "not prepared", "10 images") and not any("\n" in line for line in lines)
     assert prepare_if_needed(photos, reporter=Lines(pytest.fail)) == folder and len(verified) == 10
 
 
@@ -186,7 +186,7 @@ def test_a_damaged_out_folder_says_so(photos, tmp_path):
 
 
 def test_a_large_set_is_refused_with_the_command_to_run(photos, verified):
-    with raises(DataError, "10 images", "manifest", "paceline prepare folder --data"):
+    with raises(DataError, "10 images", "not prepared", "paceline prepare folder --data"):
         prepare_if_needed(photos, small=9, reporter=Lines(pytest.fail))
     assert verified == []
     prepare_folder(photos)

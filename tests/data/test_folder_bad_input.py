@@ -103,27 +103,27 @@ def empty_train(root: Path) -> None:
 LAYOUTS = [
     (no_folder, r"photos: folder not found\. Check the path"),
     (is_a_file, "photos: is a file"),
-    (empty, "photos: empty, there is nothing to train on. Wanted: ROOT/train/CLASS"),
-    (images_in_root, r"photos: 1 images lie directly in it \(1\.jpg\) and there is no train/.* Wanted"),
-    (images_in_train, r"train: 1 images lie directly in it \(1\.jpg\).*Move each into"),
-    (images_in_val, r"val: 1 images lie directly in it \(1\.jpg\).*Move each into"),
-    (one_level_up, "no train/ in it, but there is one in .*inner.*--data .*photos/inner"),
-    (a_split_itself, r"one split of a data set\. Use the folder above:  --data .*other"),
-    (no_split_folders, "no train/ in it, only cats, dogs. Wanted"),
+    (empty, "photos: the folder is empty. Expected ROOT/train/CLASS"),
+    (images_in_root, r"photos: has 1 images directly in it \(1\.jpg\) and no train/.* Expected"),
+    (images_in_train, r"train: has 1 images directly in it \(1\.jpg\).*Move each image into"),
+    (images_in_val, r"val: has 1 images directly in it \(1\.jpg\).*Move each image into"),
+    (one_level_up, "train/ not found, but .*inner has one.*--data .*photos/inner"),
+    (a_split_itself, r"one split of a dataset\. Use the folder above it:  --data .*other"),
+    (no_split_folders, "train/ not found, only cats, dogs. Expected"),
     (
         no_val,
-        r"no val/ .* so nothing to measure on\. To set a fifth .*\n  paceline prepare folder .*photos --val-fraction 0\.2$",
+        r"validation images are required, but val/.* To use 20% .*\n  paceline prepare folder .*photos --val-fraction 0\.2$",
     ),
     (
         classes_alone,
-        r"no train/ and no val/ in it, but .*\(cat, dog\).*\n  paceline prepare folder --data .* --val-fraction 0\.2$",
+        r"train/ and val/ not found, but .*\(cat, dog\).*\n  paceline prepare folder --data .* --val-fraction 0\.2$",
     ),
-    (two_vals, "both val/ and valid/ are there"),
+    (two_vals, "has both val/ and valid/"),
     (one_class, r"train: only one class \(cat\)"),
-    (other_val_classes, r"classes of val/ are not those of train/\. Only in train/: 'dog'\. Only in val/: 'cow'\."),
+    (other_val_classes, r"classes of val/ and train/ differ\. Only in train/: 'dog'\. Only in val/: 'cow'\."),
     (empty_class, "train/eel: no images in this class folder"),
-    (nested, r"train/cat: a class folder must hold images only, and holds 1 folders \(black\)"),
-    (empty_train, "train: empty, no class folders in it"),
+    (nested, r"train/cat: must have only images, but has 1 folders \(black\)"),
+    (empty_train, "train: no class folders found"),
 ]
 
 
@@ -155,7 +155,7 @@ def test_the_command_in_the_error_makes_a_val(photos, spoil, capsys):
     with pytest.raises(DataError) as error:
         prepare_folder(photos)
     assert main(shlex.split(str(error.value).splitlines()[-1])[1:]) == 0
-    assert "train: 4 photos in 2 classes" in capsys.readouterr().out
+    assert "train: 4 images in 2 classes" in capsys.readouterr().out
     manifest = Manifest.load(prepare_if_needed(photos, reporter=Lines(pytest.fail)))
     assert [split.per_class for split in manifest.splits.values()] == [(2, 2), (1, 1)]
 
@@ -199,14 +199,14 @@ def truncated_png(path: Path) -> None:
 
 
 SPOILT = [
-    (truncated, "truncated: the file ends before the picture does|truncated: the JPEG's end marker is missing"),
+    (truncated, "truncated: the file ends before its image data|truncated: the JPEG's end marker is missing"),
     (without_end_marker, "truncated"),
     (half_a_header, "truncated"),
     (bad_header, "damaged: a JPEG whose header cannot be read"),
-    (text, r"not an image but text \('<html>404"),
+    (text, r"text and not an image \('<html>404"),
     (zero_bytes, r"empty file \(0 bytes\)"),
-    (noise, "not an image in a format that is read here"),
-    (broken_link, "a link to a file that is gone"),
+    (noise, "not an image in a supported format"),
+    (broken_link, "a link to a missing file"),
     (truncated_png, "truncated|damaged"),
 ]
 
@@ -240,11 +240,11 @@ def test_the_number_of_other_bad_files_is_said_and_many_are_listed_in_a_file(pho
     text(photos / "train" / "cat" / "0.jpg")
     with pytest.raises(DataError) as error:
         prepare_folder(photos)
-    assert "Unusable too" not in str(error.value)
+    assert "Also unusable" not in str(error.value)
     for i in range(9):
         text(photos / "train" / "dog" / f"x{i}.jpg")
     with pytest.raises(
-        DataError, match=r"train/cat/0\.jpg: .*\nUnusable too, 9 in number: .*x3\.jpg.*unreadable\.txt"
+        DataError, match=r"train/cat/0\.jpg: .*\nAlso unusable, 9 images: .*x3\.jpg.*unreadable\.txt"
     ) as error:
         prepare_folder(photos)
     assert "x4.jpg" not in str(error.value) and len((photos / "unreadable.txt").read_text().splitlines()) == 11

@@ -78,7 +78,7 @@ def test_a_cpu_has_no_renderer_and_where_nothing_is_decoded_it_is_refused(monkey
     for device in (torch.device("xpu"), torch.device("cuda", 0)):
         get_gpu_decoder.cache_clear()
         monkeypatch.setattr(gpu_decode, "load_nvjpeg", lambda device: lambda photos: [None])
-        with raises(RecipeError, "nvjpeg", "nvJPEG", "--input.decoder simplejpeg"):
+        with raises(RecipeError, "nvjpeg", "NVIDIA GPU", "--input.decoder simplejpeg"):
             get_gpu_decoder(device)
     require_decoder("nvjpeg")
 

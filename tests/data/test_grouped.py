@@ -121,9 +121,9 @@ def test_a_step_is_found_without_walking_to_it():
 
 
 def test_an_empty_set_and_a_batch_that_does_not_divide_are_refused():
-    with pytest.raises(RecipeError, match="no samples"):
+    with pytest.raises(RecipeError, match="training images"):
         _indices(np.zeros(0, np.int64), seed=0, step=0, global_batch_size=4)
-    with raises(RecipeError, "divide"):
+    with raises(RecipeError, "multiple of 2"):
         _indices(np.zeros(9, np.int64), seed=0, step=0, global_batch_size=5, world=2)
 
 

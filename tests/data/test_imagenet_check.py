@@ -94,14 +94,20 @@ def shuffled_val(found: ClassFolderListing) -> None:
 FLAWS = [
     (missing_class, f"val: 1 of ImageNet's 1000 classes are missing: {WNIDS[7]}\\. Copy them again"),
     (missing_in_both, f"train: 2 of ImageNet's 1000 classes are missing: {WNIDS[3]}, {WNIDS[4]}\\."),
-    (extra_class, "train: 1 folders are no class of ImageNet-1k: n99999999"),
-    (doubled, r"train: 5,000 images, ImageNet has 2,500: more than 3 in n01440764 \(4\), .* and 995 more\. .*twice"),
-    (one_class_doubled, rf"val: 2,002 images, ImageNet has 2,000: more than 2 in {WNIDS[2]} \(4\)\."),
-    (incomplete_class, rf"train: 2,498 images, .*: fewer than 2 in {WNIDS[5]} \(1\)\. The copy is incomplete"),
-    (wrong_total, r"train: 2,499 images, ImageNet has 2,500, though no class is out of bounds\. Files are missing"),
-    (numbered_classes, r"train: its 1,000 class folders are not named by WordNet id \(0, 1, 10 and 997 more\)\. .*order"),
-    (shuffled_train, r"n01440764/n01484850_0\.JPEG: a photo of n01484850 lies under n01440764: labels are shuffled"),
-    (shuffled_val, "val: validation photos do not lie under their official classes: labels are shuffled"),
+    (extra_class, "train: 1 folders are not classes of ImageNet-1k: n99999999"),
+    (
+        doubled,
+        r"train: 5,000 images, but ImageNet has 2,500, and more than 3 in n01440764 \(4\), .* and 995 more\. .*twice",
+    ),
+    (one_class_doubled, rf"val: 2,002 images, but ImageNet has 2,000, and more than 2 in {WNIDS[2]} \(4\)\."),
+    (incomplete_class, rf"train: 2,498 images, .*, and fewer than 2 in {WNIDS[5]} \(1\)\. The copy is incomplete"),
+    (wrong_total, r"train: 2,499 images, but ImageNet has 2,500, although no class is out of bounds\. Files are missing"),
+    (
+        numbered_classes,
+        r"train: its 1,000 class folders are not named by WordNet id \(0, 1, 10 and 997 more\)\. .*would not match",
+    ),
+    (shuffled_train, r"n01440764/n01484850_0\.JPEG: an image of n01484850 is in n01440764, so the labels are shuffled"),
+    (shuffled_val, "val: the validation images are not in their official class folders"),
 ]
 
 
@@ -140,7 +146,7 @@ def test_a_large_imagenet_is_refused_with_its_own_command(tmp_path):
         for label in WNIDS:
             (tmp_path / split / label).mkdir(parents=True)
             (tmp_path / split / label / "0.JPEG").write_bytes(b"?")
-    with raises(DataError, "2,000 images", "manifest", "paceline prepare imagenet --data"):
+    with raises(DataError, "2,000 images", "not prepared", "paceline prepare imagenet --data"):
         prepare_if_needed(tmp_path, small=1999, reporter=Lines(pytest.fail))
 
 
@@ -154,7 +160,7 @@ def test_a_flat_val_is_explained_and_the_command_in_the_error_sorts_it(tmp_path,
     )
     for number in (1, 2):
         (root / "val" / f"ILSVRC2012_val_{number:08d}.JPEG").write_bytes(b"?")
-    with raises(DataError, "val", "2 validation photos") as error:
+    with raises(DataError, "val", "2 validation images") as error:
         prepare_folder(root, expect="imagenet")
     command = shlex.split(str(error.value).splitlines()[-1])
     monkeypatch.chdir(tmp_path)

@@ -88,7 +88,7 @@ def test_records_in_containers_are_read_by_position(tmp_path):
     assert find_stale_file(manifest) is None
     index = Index.open(tmp_path, "train")
     assert [index.read(i) for i in range(4)] == [b"012", b"3456", b"cdef", b""]
-    assert index.name(1) == f"{tmp_path / 'one.bin'} (bytes 3 on)"
+    assert index.name(1) == f"{tmp_path / 'one.bin'} (from byte 3)"
     (tmp_path / "one.bin").write_bytes(b"01234")
     with raises(DataError, "one.bin", "2 bytes", "4"):
         index.read(1)

@@ -223,9 +223,9 @@ def test_the_key_is_the_samples_and_of_the_epoch():
 
 def test_a_photo_that_grew_since_the_data_was_prepared_is_named():
     data, split = _scene(50, 300, [])
-    with pytest.raises(DataError, match=r"photo.jpg: 300 x 50 pixels.*\n.*[Pp]repare"):
+    with pytest.raises(DataError, match=r"photo.jpg: its 300 x 50 pixels.*\n.*[Pp]repare"):
         _evaluated(data, PLAIN, np.zeros((160, 128, 3), np.uint8), "photo.jpg")
-    with raises(DataError, "photo", "128 x 160 input"):
+    with raises(DataError, "photo", "input size 128 x 160"):
         _sample(data, split, np.zeros(0, np.int64), 0, PLAIN, np.zeros((160, 128, 3), np.uint8))
     with raises(DataError, "photo", "decoded"):
         _sample(data[:60], split, np.zeros(0, np.int64), 0, PLAIN, np.zeros((160, 160, 3), np.uint8))

@@ -39,12 +39,12 @@ VIA_CSV = 'filename,file_size,file_attributes,region_count,region_id,region_shap
 @pytest.mark.parametrize(
     ("name", "content", "tool", "advice"),
     [
-        ("a.json", LABELME, "LabelMe's JSON", "labelme2coco"),
-        ("project.json", LABEL_STUDIO, "Label Studio's own JSON", "Export > COCO"),
-        ("project.json", LABEL_STUDIO_MIN, "Label Studio's own JSON", "Export > COCO"),
-        ("via.json", VIA, "VGG Image Annotator's JSON", "COCO format"),
-        ("_annotations.createml.json", CREATE_ML, "Create ML's JSON", "COCO"),
-        ("annotations.xml", CVAT, "CVAT's own XML", "COCO 1.0"),
+        ("a.json", LABELME, "LabelMe JSON", "labelme2coco"),
+        ("project.json", LABEL_STUDIO, "Label Studio JSON", "Export > COCO"),
+        ("project.json", LABEL_STUDIO_MIN, "Label Studio JSON", "Export > COCO"),
+        ("via.json", VIA, "VGG Image Annotator JSON", "COCO format"),
+        ("_annotations.createml.json", CREATE_ML, "Create ML JSON", "COCO"),
+        ("annotations.xml", CVAT, "CVAT XML", "COCO 1.0"),
         ("_annotations.csv", TENSORFLOW_CSV, "CSV", "Roboflow"),
         ("via.csv", VIA_CSV, "CSV", "COCO"),
         (
@@ -82,7 +82,7 @@ def test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares(
     (root / "classes.txt").write_text("cat\nold dog\n")
     assert main(["prepare", "coco", str(root)]) == 2
     said = capsys.readouterr().err
-    first, *lines = said.split("data.yaml of these two lines beside it, then  ")[1].splitlines()
+    first, *lines = said.split("data.yaml with these two lines next to it, then run  ")[1].splitlines()
     (root / "data.yaml").write_text("\n".join(line.strip() for line in lines[:2]))
     assert main([*shlex.split(first)[1:], "--output-dir", str(tmp_path / "set")]) == 0, capsys.readouterr().err
     assert "old dog" in (tmp_path / "set" / "manifest.json").read_text()
@@ -101,7 +101,7 @@ def test_a_coco_json_under_another_name_gets_the_command_that_names_it(
     }
     (tmp_path / "result.json").write_text(json.dumps(content))
     assert main(["prepare", "coco", str(tmp_path)]) == 2
-    command = capsys.readouterr().err.split("Name it and its photos:  ")[1].splitlines()[0]
+    command = capsys.readouterr().err.split("Pass it with its images:  ")[1].splitlines()[0]
     assert main([*shlex.split(command)[1:], "--output-dir", str(tmp_path / "set")]) == 0, capsys.readouterr().err
 
 
@@ -122,5 +122,5 @@ def test_prepare_coco_on_another_layout_prints_the_command_that_reads_it(
         (tmp_path / f"{i}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
     (tmp_path / "data.yaml").write_text("train: .\nval: .\nnames: [cat]\n")
     assert main(["prepare", "coco", str(tmp_path)]) == 2
-    command = capsys.readouterr().err.split("another layout:  ")[1].strip()
+    command = capsys.readouterr().err.split("another layout. Use  ")[1].strip()
     assert main([*shlex.split(command)[1:], "--output-dir", str(tmp_path / "set")]) == 0

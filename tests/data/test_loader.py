@@ -480,7 +480,7 @@ def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(
             return super().read(i)
 
     stream = lambda step: [(np.zeros(4, np.int64), np.arange(4) + 4 * step)]  # noqa: E731
-    with raises(DataError, "step 0", "three\x1b.jpg", "answer"):
+    with raises(DataError, "step 0", "three\x1b.jpg", "respond"):
         records = Hanging([tiny_photo()], ["0", "1", "2", "three\x1b.jpg"])
         more = {**NOISE, "records": records, "last_step": 1}
         _collect(threads=2, io_threads=io_threads, **more, schedule=stream)

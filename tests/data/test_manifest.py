@@ -158,10 +158,10 @@ def lose_index(root: Path) -> None:
 
 CHANGES = [
     (add, r"train/cat/new\.jpg is new"),
-    (remove, r"val/dog/1\.jpg is gone"),
-    (rename, r"train/dog/0\.jpg is gone"),
+    (remove, r"val/dog/1\.jpg was removed"),
+    (rename, r"train/dog/0\.jpg was removed"),
     (grow, r"train/dog/2\.jpg: .* bytes, .* when it was prepared"),
-    (add_class, "3 class folders, 2 when it was prepared .cow differs"),
+    (add_class, "3 class folders, but 2 when prepared .cow differs"),
     (remove_val, "val: folder not found"),
     (lose_index, "missing or damaged"),
 ]

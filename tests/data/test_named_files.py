@@ -45,7 +45,7 @@ def test_a_refused_prepare_prints_a_command_that_writes_to_the_same_place(
 ) -> None:
     assert main([*PREPARE, "--output-dir", "my set"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("paceline: my.json: no validation")
+    assert said.startswith("paceline: my.json: validation images")
     assert main(shlex.split(said.splitlines()[1])[1:]) == 0, capsys.readouterr().err
     assert Manifest.load(Path("my set")).splits.keys() == {"train", "val"}
 
@@ -76,7 +76,7 @@ def test_a_pack_may_lie_beside_the_files_of_a_set_and_not_among_its_photos(
     assert main([*PREPARE, "--val-fraction", "0.2", "--output-dir", "mine"]) == 0
     for inside in ("mine", "photos/packed"):
         assert main(["data", "pack", "mine", "--format", "webdataset", "--output-dir", inside]) == 2
-        check_text(capsys.readouterr().err, "--output-dir", "data set")
+        check_text(capsys.readouterr().err, "--output-dir", "packed dataset")
     assert main(["data", "pack", "mine", "--format", "webdataset", "--output-dir", "packed"]) == 0, capsys.readouterr().err
 
 

@@ -102,7 +102,7 @@ def test_boxes_and_masks_shrink_with_their_photo(source, tmp_path):
 
 def test_recordio_has_the_boxes_that_training_uses(source, tmp_path):
     if source.splits["train"].boxes.exif == "apply":
-        with raises(DataError, "6 photos", "EXIF") as caught:
+        with raises(DataError, "6 images", "EXIF") as caught:
             pack(source, PackRequest("recordio"), tmp_path / "out")
         assert "--format webdataset" in str(caught.value) and not (tmp_path / "out").exists()
         return
@@ -163,13 +163,16 @@ def test_a_real_set_with_crowds_and_masks_comes_back(shared_data, tmp_path):
 @pytest.mark.parametrize(
     "record, reason",
     [
-        ({"annotations": [7]}, "'7' ... objects"),
+        ({"annotations": [7]}, "object '7'"),
         ({"annotations": [{"bbox": [0, 0, 5, 5]}]}, "category_id"),
         ({"annotations": [{"category_id": 1, "bbox": [0, 0, 5]}]}, "'bbox'"),
-        ({"annotations": [{"category_id": 1, "category": "b", "bbox": [0, 0, 5, 5]}]}, "calls category 1 'b', others 'a'"),
-        ({"annotations": [], "height": 31, "width": 40}, "says 40 x 31"),
+        (
+            {"annotations": [{"category_id": 1, "category": "b", "bbox": [0, 0, 5, 5]}]},
+            "category 1 'b', but other samples name it 'a'",
+        ),
+        ({"annotations": [], "height": 31, "width": 40}, "has 40 x 31"),
         ({"annotations": {}}, "label, cls"),
-        (3, "class ... objects"),
+        (3, "class ... boxes"),
     ],
     ids=["number", "no-category", "short-box", "two-names", "other-size", "no-list", "class"],
 )

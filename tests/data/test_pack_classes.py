@@ -151,7 +151,7 @@ def test_photos_are_made_smaller_as_pillow_does(source, tmp_path):
         assert (index.heights[i], index.widths[i]) == (height, width)
     assert anew == 8
     assert packed.splits["train"].not_jpeg == packed.splits["train"].cmyk == 0
-    assert len(notes) == 1 and check_text(notes[0], "12 photos")
+    assert len(notes) == 1 and check_text(notes[0], "12 images")
 
 
 def test_a_turned_photo_stays_as_stored_and_stays_noted(source, tmp_path):
@@ -180,7 +180,7 @@ def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
         (["--jpeg-quality", "-1"], "--jpeg-quality -1"),
         (["--resize-shorter-side", "3"], "--resize-shorter-side 3"),
         (["--order", "random"], "--order random"),
-        (["--num-shards", "2", "--shard-size", "1GB"], "Name one"),
+        (["--num-shards", "2", "--shard-size", "1GB"], "Remove one"),
         (["--num-shards", "-2"], "--num-shards -2"),
         (["--shard-size", "big"], "--shard-size big"),
     ],

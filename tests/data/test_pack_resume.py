@@ -139,13 +139,13 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(source, tmp_p
 def test_other_data_other_flags_and_other_things_are_refused(source, tmp_path):
     out = tmp_path / "out"
     pack(source, REQUEST, out)
-    with raises(DataError, "another pack", "--output-dir"):
+    with raises(DataError, "unfinished pack", "--output-dir"):
         pack(source, PackRequest("webdataset", num_shards=4), out)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(DataError, match=r"holds 'thesis\.txt'"):
+    with pytest.raises(DataError, match=r"has 'thesis\.txt'"):
         pack(source, REQUEST, tmp_path / "mine")
-    with raises(DataError, "--output-dir", "data set"):
+    with raises(DataError, "--output-dir", "packed dataset"):
         pack(source, REQUEST, source.root_path / "packed")
     assert not (source.root_path / "packed").exists()
 

@@ -25,7 +25,7 @@ from paceline.data.storage.store import get_scheme
 from paceline.training.data_cache import staged_records
 
 SEVERAL = ["class folder", *CONTAINERS]
-CHANGED = "other bytes than when it was prepared|damaged"
+CHANGED = "the bytes differ from those that were prepared|damaged"
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_a_run_that_reads_a_changed_photo_ends_by_its_name_unless_it_was_told_no
     flip(photo, photo.stat().st_size * 2 // 3)
     said = train(capsys, data, tmp_path / "named")
     assert said.code == 2 and check_text(said.err, photo, "bytes", "prepared")
-    assert check_text(said.err, "back") and "Traceback" not in said.err
+    assert check_text(said.err, "Restore") and "Traceback" not in said.err
     said = train(capsys, data, tmp_path / "told", "--system.no-verify-checksums")
     assert said.code == 0, said.err
     assert tensor_files(tmp_path / "before") != tensor_files(tmp_path / "told")
@@ -183,7 +183,7 @@ def test_evaluation_and_preview_name_a_changed_photo(folder, tmp_path, capsys):
     photo = data / "val" / "b" / "1.jpg"
     flip(photo, photo.stat().st_size // 2)
     said = command(capsys, "eval", tmp_path / "run")
-    assert said.code == 2 and f"{photo}: other bytes" in said.err
+    assert said.code == 2 and f"{photo}: the bytes" in said.err
     for photo in data.rglob("train/*/*.jpg"):
         flip(photo, photo.stat().st_size // 2)
     said = command(capsys, "preview", "classify-demo", "--data", data, "--output", tmp_path / "preview.png")

@@ -128,7 +128,7 @@ def test_cut_off_at_any_byte_all_whole_records_survive():
         if cut in {record.start for record in whole}:  # a shorter file, whole
             assert len(read_all(data[:cut])) == survive
             continue
-        with raises(Truncated, "a.rec", f"byte {cut}", f"after {survive} whole") as error:
+        with raises(Truncated, "a.rec", f"byte {cut}", f"after {survive} complete") as error:
             found.extend(read_recordio(io.BytesIO(data[:cut]), cut, "a.rec"))
         assert (error.value.offset, error.value.records) == (cut, survive)
     assert read_all(b"") == []
@@ -158,13 +158,17 @@ def test_any_flipped_byte_is_an_error_or_another_record():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        pytest.param(b"\xff\xd8\xff\xe0" * 20, "no RecordIO file", id="a photo"),
-        pytest.param(packed(b"first") + b"garbage!" * 8, "magic word ... after 1 whole", id="garbage behind"),
+        pytest.param(b"\xff\xd8\xff\xe0" * 20, "not a RecordIO file", id="a photo"),
+        pytest.param(packed(b"first") + b"garbage!" * 8, "magic number ... after 1 complete", id="garbage behind"),
         pytest.param(MAGIC + struct.pack("<I", 8) + bytes(8), "image header", id="no header"),
         pytest.param(
-            MAGIC + struct.pack("<I", 24) + struct.pack("<IfQQ", 9, 0, 0, 0), "counts 9 labels", id="too many labels"
+            MAGIC + struct.pack("<I", 24) + struct.pack("<IfQQ", 9, 0, 0, 0),
+            "the 9 labels of its header",
+            id="too many labels",
         ),
-        pytest.param(MAGIC + struct.pack("<I", 3 << 29 | 24) + bytes(24), "later piece", id="last piece first"),
+        pytest.param(
+            MAGIC + struct.pack("<I", 3 << 29 | 24) + bytes(24), "first part of this record", id="last piece first"
+        ),
         pytest.param((MAGIC + struct.pack("<I", 1 << 29 | 24) + bytes(24)) * 2, "last", id="two first pieces"),
     ],
 )
@@ -192,7 +196,7 @@ class TestIdx:
 
     def test_a_file_cut_between_two_records_is_noticed(self):
         data = packed(b"12345", b"abc")
-        with raises(Truncated, "a.rec", "byte 40", "a.idx", "1 whole"):
+        with raises(Truncated, "a.rec", "byte 40", "a.idx", "1 complete"):
             self.checked(b"0\t0\n1\t40\n", data[:40])
 
     def test_keys_of_ones_own_are_taken(self):
@@ -201,7 +205,7 @@ class TestIdx:
     @pytest.mark.parametrize(
         ("idx", "said"),
         [
-            pytest.param(b"0\t0\n", "names 1 records, and a.rec has 2", id="shorter"),
+            pytest.param(b"0\t0\n", "lists 1 records, but a.rec has 2", id="shorter"),
             pytest.param(b"0\t0\n1\t36\n", "record 1 ... byte 36", id="other places"),
             pytest.param(b"1\t0\n0\t40\n", "byte 0 ... record 1 ... a.rec", id="other order"),
             pytest.param(b"0\t0\n0\t40\n", "key 0 ... once", id="a key twice"),
@@ -219,7 +223,7 @@ class TestIdx:
 
 @pytest.mark.parametrize("line", [b"1\tphoto.jpg", b"x\t1.0\tphoto.jpg", b"1\tcat\tphoto.jpg", b"1\tnan\tphoto.jpg"])
 def test_a_line_that_is_none_of_a_list_is_named(line):
-    with pytest.raises(DataError, match=r"a\.lst: line 2 is"):
+    with pytest.raises(DataError, match=r"a\.lst: line 2, "):
         list(read_lst(b"0\t1.0\tok.jpg\n" + line, "a.lst"))
 
 
@@ -242,10 +246,10 @@ class TestDetectionLabel:
         [
             ([3], "detection label"),
             ([2, 4, 1, 0, 0, 1], "label ... 2, 4"),
-            ([2, 5, 1, 0, 0, 1], "has 6 numbers"),
-            ([9, 5, 1], "has 3 numbers"),
-            ([2, 5, 0.5, 0, 0, 1, 1], "class is 0.5"),
-            ([2, 5, 1e30, 0, 0, 1, 1], "class is 1e"),
+            ([2, 5, 1, 0, 0, 1], "has 6 values"),
+            ([9, 5, 1], "has 3 values"),
+            ([2, 5, 0.5, 0, 0, 1, 1], "has class 0.5"),
+            ([2, 5, 1e30, 0, 0, 1, 1], "has class 1e"),
             ([2, 5, 1, 0, float("nan"), 1, 1], "detection label"),
         ],
     )

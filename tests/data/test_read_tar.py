@@ -155,7 +155,7 @@ def test_cut_off_at_any_byte_all_whole_files_survive():
     end = whole[-1].offset + 512
     for cut in [*range(0, end + 512, 37), *(m.offset + m.length for m in whole), end, end + 511]:
         survive = sum(member.offset + member.length <= cut for member in whole)
-        with raises(Truncated, "a.tar", f"byte {cut:,}", f"after {survive} whole") as error:
+        with raises(Truncated, "a.tar", f"byte {cut:,}", f"after {survive} complete") as error:
             read_all(data[:cut])
         assert (error.value.offset, error.value.records) == (cut, survive)
     assert read_all(data[: end + 512]) == whole  # one block of zeros is enough
@@ -165,7 +165,7 @@ def test_flipped_bits_of_a_header_are_noticed():
     data = packed(("a.jpg", b"first"), ("b.jpg", b"second"))
     for place in set(range(1024, 1024 + 512)) - {1024 + 155}:  # the blank behind the sum means nothing
         damaged = data[:place] + bytes([data[place] ^ 0x05]) + data[place + 1 :]
-        with raises(DataError, "a.tar", "byte 1,024", "sum"):
+        with raises(DataError, "a.tar", "byte 1,024", "checksum"):
             read_all(damaged)
 
 
@@ -215,13 +215,13 @@ def test_sparse_files(tmp_path, need_program):
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda data: b"\x28\xb5\x2f\xfd" + data])
 def test_a_compressed_tar_is_refused_with_the_next_step(pack):
-    with pytest.raises(DataError, match=r"^a\.tar: compressed .*:  \w+ "):
+    with pytest.raises(DataError, match=r"^a\.tar: .*compressed .*:  \w+ "):
         read_all(pack(random.Random(0).randbytes(2000)))
 
 
 @pytest.mark.parametrize("data", [b"\xff\xd8\xff\xe0" * 300, b"PK\3\4" + bytes(600)])
 def test_another_file_is_no_tar(data):
-    with raises(DataError, "begin", "tar", "header"):
+    with raises(DataError, "start", "tar", "header"):
         read_all(data)
 
 
@@ -293,18 +293,18 @@ class TestTarInTar:
         places = [member for _, member in self.found(data)]
         for cut in (100, 512, 1100, *(m.offset + m.length for m in places), len(self.INNER) + 512, len(self.INNER) + 1200):
             survive = sum(member.offset + member.length <= cut for member in places)
-            with raises(Truncated, "all.tar", f"byte {cut:,}", f"after {survive} whole"):
+            with raises(Truncated, "all.tar", f"byte {cut:,}", f"after {survive} complete"):
                 self.found(data[:cut])
 
     def test_an_inner_tar_that_was_cut_before_it_was_packed(self):
         data = packed(("n01.tar", self.INNER[:1500]), ("n02.tar", self.OTHER))
-        with raises(Truncated, "byte 2,012", "after 1 whole"):
+        with raises(Truncated, "byte 2,012", "after 1 complete"):
             self.found(data)
 
     def test_what_is_wrong_inside_is_named_with_both_names(self):
         with raises(DataError, "all.tar", "n01.tar", "../x.JPEG"):
             self.found(packed(("n01.tar", packed(("../x.JPEG", b"")))))
-        with raises(DataError, "all.tar", "x.JPEG", "tars"):
+        with raises(DataError, "all.tar", "x.JPEG", "tar files"):
             self.found(packed(("n01.tar", self.INNER), ("x.JPEG", b"photo")))
         with raises(DataError, "all.tar", "n01.tar", "compressed"):
             self.found(packed(("n01.tar", gzip.compress(self.INNER))))

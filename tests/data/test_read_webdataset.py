@@ -39,9 +39,9 @@ def test_the_label_is_cls_before_json_before_text():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("0.cls",), "sample 0 ... photo ... cls"),
-        (("0.jpg", "0.png"), "sample 0 has 2 photos"),
-        (("0.left.jpg", "0.right.jpg"), "sample 0 has 2 photos"),
+        (("0.cls",), "sample 0 ... image ... cls"),
+        (("0.jpg", "0.png"), "sample 0: expected one image, got 2"),
+        (("0.left.jpg", "0.right.jpg"), "sample 0: expected one image, got 2"),
     ],
 )
 def test_a_sample_has_one_photo(names, said):
@@ -57,7 +57,7 @@ def test_a_sample_without_a_label_is_named():
 
 
 def test_files_that_do_not_stand_together_and_fields_twice_are_refused():
-    with raises(DataError, "sample 0", "together"):
+    with raises(DataError, "sample 0", "not adjacent"):
         grouped("0.jpg", "1.jpg", "0.cls", "1.cls")
     with raises(DataError, "sample 0", "two", ".jpg"):
         grouped("0.jpg", "0.JPG")
@@ -81,20 +81,20 @@ def test_labels_of_every_kind(field, data, label):
 @pytest.mark.parametrize(
     ("field", "data", "said"),
     [
-        ("cls", b"cat", "cat.*number"),
+        ("cls", b"cat", "cat.*class index"),
         ("cls", b"\xff", "read"),
-        ("cls", b"", "class's number"),
-        ("cls", "\u00b2".encode(), "class's number"),
-        ("txt", b" \n", "number or name"),
+        ("cls", b"", "class index"),
+        ("cls", "\u00b2".encode(), "class index"),
+        ("txt", b" \n", "class index or a class name"),
         ("json", b"{", "read"),
         pytest.param("json", b"[" * 100_000, "read", id="deep json"),
-        ("json", b"true", "class's number"),
-        ("json", b"1.5", "class's number"),
+        ("json", b"true", "class index"),
+        ("json", b"1.5", "class index"),
         ("json", b'{"caption": "x"}', "label, cls"),
     ],
 )
 def test_what_is_no_label_is_said(field, data, said):
-    with pytest.raises(DataError, match=f"^a.tar: 0: its .{field} .*{said}") as error:
+    with pytest.raises(DataError, match=f"^a.tar: 0: the .{field} .*{said}") as error:
         read_label(field, data, "a.tar: 0")
     assert "\n" not in str(error.value)
 
@@ -111,11 +111,11 @@ def test_a_tar_that_is_cut_off_counts_whole_samples():
         survive = sum(end <= cut for end in ends)
         found = group_samples(tar_members(io.BytesIO(data[:cut]), cut, "a.tar"), "a.tar")
         assert [next(found).key for _ in range(survive)] == [b"%d" % i for i in range(survive)]
-        with raises(Truncated, f"byte {cut:,}", f"after {survive} whole"):
+        with raises(Truncated, f"byte {cut:,}", f"after {survive} complete"):
             next(found)
 
 
 def test_names_with_dots_are_named_as_the_cause():
     names = [f"img.{number}.{field}" for number in range(3) for field in ("jpg", "cls")]
-    with raises(DataError, "sample img", "3 photos", "dot"):
+    with raises(DataError, "sample img", "got 3", "dot"):
         grouped(*names)[0].photo("a.tar")

@@ -170,7 +170,7 @@ def test_cut_off_at_any_byte_all_whole_members_survive():
         survive = sum(end_of(member) <= cut for member in whole)
         found = zip_members(io.BytesIO(data[:cut]), cut, "a.zip")
         assert [next(found) for _ in range(survive)] == whole[:survive]
-        with raises(Truncated, "a.zip", f"byte {cut}", f"after {survive} whole") as error:
+        with raises(Truncated, "a.zip", f"byte {cut}", f"after {survive} complete") as error:
             next(found)
         assert (error.value.offset, error.value.records) == (cut, survive)
 
@@ -182,7 +182,7 @@ def test_cut_off_with_sizes_in_an_extra_field_or_behind_the_bytes():
                 with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file:
                     file.write(PHOTO)
         data = bytes(out.bytes) if isinstance(out, Pipe) else out.getvalue()
-        with pytest.raises(Truncated, match=f"after {survive} whole records"):
+        with pytest.raises(Truncated, match=f"after {survive} complete records"):
             read_all(data[: central(data) + 7])
 
 
@@ -197,7 +197,7 @@ def test_cut_off_behind_a_zip_that_is_a_member():
     end = data.index(b"PK\3\4", 1100)
     found = zip_members(io.BytesIO(data[:end]), end, "a.zip")
     assert next(found).name == b"inner.zip"
-    with pytest.raises(Truncated, match="after 1 whole records"):
+    with pytest.raises(Truncated, match="after 1 complete records"):
         next(found)
 
 
@@ -277,19 +277,19 @@ class TestBombs:
         data = packed(("a.jpg", PHOTO))
         at = central(data)
         data = patched(patched(data, 18, "II", 1100, 1100), at + 20, "II", 1100, 1100)
-        with pytest.raises(DataError, match="a bomb"):
+        with pytest.raises(DataError, match="zip bomb"):
             read_all(data)
 
     def test_a_length_that_no_photo_has(self):
         data = packed(("a.jpg", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
         for length in (4 << 20, 100 << 20):
-            with pytest.raises(DataError, match=r"a\.jpg says .* packed: a bomb"):
+            with pytest.raises(DataError, match=r"a\.jpg .* bytes, .* zip bomb"):
                 read_all(patched(patched(data, 22, "I", length), central(data) + 24, "I", length))
 
     def test_a_large_photo_packed_as_no_photo_is(self):
         data = packed(("a.jpg", random.Random(0).randbytes(300_000)), method=zipfile.ZIP_DEFLATED)
         lying = patched(patched(data, 22, "I", 100 << 20), central(data) + 24, "I", 100 << 20)
-        with pytest.raises(DataError, match=r"a\.jpg says 104,857,600 bytes, of 300,\d+ packed: a bomb"):
+        with pytest.raises(DataError, match=r"a\.jpg .* from 300,\d+ to 104,857,600 bytes, .* zip bomb"):
             read_all(lying)
         assert len(read_all(lying.replace(b"a.jpg", b"a.csv"))) == 1
 
@@ -302,7 +302,7 @@ class TestBombs:
         data = packed(("a.jpg", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
         for length, said in (
             (99_999, "unpacks to more than 99,999 bytes"),
-            (100_001, "its packed bytes end before its 100,001 do"),
+            (100_001, "its compressed data ends before 100,001 bytes"),
         ):
             lying = patched(patched(data, 22, "I", length), central(data) + 24, "I", length)
             (member,) = read_all(lying)
@@ -313,7 +313,7 @@ class TestBombs:
         data = packed(("a.jpg", PHOTO), method=zipfile.ZIP_DEFLATED)
         (member,) = read_all(data)
         stored = data[member.offset : end_of(member)]
-        for bad, said in ((stored[:-1], "packed bytes end before"), (b"\xff" * 20, "cannot be unpacked")):
+        for bad, said in ((stored[:-1], "compressed data ends before"), (b"\xff" * 20, "cannot be unpacked")):
             with pytest.raises(ValueError, match=said):
                 inflate(bad, member.length)
 
@@ -326,7 +326,7 @@ def test_another_file_is_no_zip(data):
 
 def test_one_of_several_files_is_named():
     data = packed(("a.jpg", PHOTO))
-    with raises(DataError, "several files"):
+    with raises(DataError, "split zip"):
         read_all(patched(data, len(data) - 18, "HH", 1, 1))
 
 

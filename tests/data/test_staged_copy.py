@@ -134,7 +134,7 @@ def test_a_source_that_is_not_what_was_prepared_is_refused_by_name(source, tmp_p
 
 def test_a_disk_that_gives_back_other_bytes_is_named(source, tmp_path, monkeypatch):
     monkeypatch.setattr(staged_copy, "pread", lambda descriptor, length, offset: bytes(length))
-    with raises(PacelineError, "--copy-data-to", "reads back"):
+    with raises(PacelineError, "--copy-data-to", "faulty"):
         bring(source, tmp_path)
     assert not any(path.stat().st_size for path in (tmp_path / KEY / "near").rglob("*") if path.is_file())
 
@@ -145,7 +145,7 @@ def test_too_little_room_is_said_with_both_numbers_before_a_byte_is_copied(sourc
     with pytest.raises(PacelineError, match=r"12\.0 KiB free, .*0\.1 MiB"):
         bring(source, tmp_path)
     room.f_bavail, room.f_files, room.f_favail = 1 << 20, 100, 7
-    with pytest.raises(PacelineError, match=r"room for 7 more files \(inodes\), and 31 are"):
+    with pytest.raises(PacelineError, match=r"space for 7 more files \(inodes\), but 31 remain"):
         bring(source, tmp_path)
     assert not (tmp_path / KEY / "near").exists()
     room.f_favail = 31

@@ -52,7 +52,7 @@ def classes(class_photos, tmp_path) -> Manifest:
 @pytest.mark.parametrize(
     ("name", "change", "wrong"),
     [
-        ("labels", put(1, 100), "label 100, and 0 to 2 are possible"),
+        ("labels", put(1, 100), "label 100 is out of range; expected 0 to 2"),
         ("labels", put(1, 3), "label 3"),
         ("labels", put(1, -1), "label -1"),
         ("labels", put(1, -100), "label -100"),  # torch's word for a label that is left out
@@ -62,7 +62,7 @@ def classes(class_photos, tmp_path) -> Manifest:
         ("name_starts", put(1, 1 << 40), "name_starts"),
         ("name_starts", put(1, -5), "name_starts"),
         ("heights", lambda array: array[:-1], "heights"),
-        ("labels", lambda array: array.astype(np.float32), "labels.*whole numbers"),
+        ("labels", lambda array: array.astype(np.float32), "labels.*integers"),
         ("flags", lambda array: array[:1], "flags"),
     ],
 )
@@ -74,7 +74,7 @@ def test_an_array_of_class_folders_that_cannot_be_is_refused_in_words(classes, t
 
 def test_a_verb_says_so_in_a_sentence(classes, tmp_path, capsys) -> None:
     forged(classes, tmp_path / "forged", "val", "labels", put(0, -100))
-    refused(command(capsys, "data", "info", tmp_path / "forged"), "label -100, and 0 to 2 are possible")
+    refused(command(capsys, "data", "info", tmp_path / "forged"), "label -100 ... 0 to 2")
     words = [
         "train",
         "classify-demo",
@@ -92,7 +92,7 @@ def test_a_verb_says_so_in_a_sentence(classes, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "wrong"),
     [
-        ("classes", put(0, 100), "label 100, and 1 to "),
+        ("classes", put(0, 100), "label 100 is out of range; expected 1 to "),
         ("classes", put(0, 0), "label 0"),
         ("classes", put(0, -100), "label -100"),
         ("object_starts", put(1, 1 << 40), "object_starts"),

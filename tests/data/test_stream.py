@@ -114,11 +114,11 @@ def test_a_step_is_found_without_walking_to_it():
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_the_numbers():
-    with pytest.raises(RecipeError, match=r"global_batch_size=10 .* 3 ranks x 2 forwards.*\n.*multiple of 6"):
+    with pytest.raises(RecipeError, match=r"--global-batch-size 10: .*multiple of 6 .3 ranks x 2 micro-batches"):
         stream_positions(step=0, world=3, global_batch_size=10, forwards=2)
-    with pytest.raises(RecipeError, match="join"):
+    with pytest.raises(RecipeError, match="cannot share BatchNorm"):
         stream_positions(step=0, world=3, global_batch_size=12, join=2)
-    with pytest.raises(RecipeError, match="no samples"):
+    with pytest.raises(RecipeError, match="training images"):
         batch_indices(0, stream_positions(step=0, global_batch_size=12), seed=0)
 
 

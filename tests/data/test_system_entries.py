@@ -155,7 +155,7 @@ def test_names_of_classes_that_differ_in_a_space_are_shown_in_quotes(
     root = make_photos(tmp_path / "set")
     (root / "val/cat").rename(root / "val/cat ")
     assert main(["prepare", "folder", str(root), "--output-dir", str(tmp_path / "out")]) == 2
-    check_text(capsys.readouterr().err, "Unicode", "'cat '", "train/ 'cat'")
+    check_text(capsys.readouterr().err, "Unicode", "'cat '", "train/: 'cat'")
 
 
 def test_classes_of_archives_in_two_unicode_forms_are_one(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_other_files_are_never_replaced_and_the_same_ones_stay(tmp_path: Path) -
     unpack(archive, out)
     assert found(out) == {**FILES, "set/mine.txt": b"mine"}
     (out / "set" / "a.jpg").write_bytes(b"edited")
-    check_text(refusal(archive, out), "set.tar", "already")
+    check_text(refusal(archive, out), "set.tar", "differs from")
     (out / "set" / "a.jpg").unlink()
     (out / "set" / "a.jpg").symlink_to(tmp_path / "victim")
     with pytest.raises(DataError):
@@ -273,7 +273,7 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out" / "set").symlink_to(tmp_path / "elsewhere")
-    assert "no folder" in refusal(tarred(tmp_path / "set.tar", FILES), tmp_path / "out")
+    assert "a folder" in refusal(tarred(tmp_path / "set.tar", FILES), tmp_path / "out")
     assert not list((tmp_path / "elsewhere").iterdir())
 
 

@@ -98,7 +98,7 @@ def test_pages_and_lists_that_are_not_ours_stay_and_that_is_told(photos, capsys)
     for number in range(10):
         (photos / "train/cat" / f"x{number}.jpg").write_bytes(b"")
     said = command(capsys, "prepare", "folder", photos)
-    assert said.code == 2 and check_text(said.err, "unreadable.txt", "stays")
+    assert said.code == 2 and check_text(said.err, "unreadable.txt", "is kept")
     assert {name: (photos / name).read_bytes() for name in before} == before
     (photos / "prepare.journal").write_text("what we prepared\n")
     said = command(capsys, "prepare", "folder", photos, "--on-unreadable", "skip")
@@ -107,7 +107,7 @@ def test_pages_and_lists_that_are_not_ours_stay_and_that_is_told(photos, capsys)
 
 
 def test_our_own_pages_and_lists_are_replaced(photos, capsys):
-    first = "# paceline: photos that cannot be used\n"
+    first = "# paceline: images that cannot be used\n"
     (photos / "unreadable.txt").write_text(f"{first}/photos/train/cat/x.jpg: empty file (0 bytes)\n")
     marked = '<meta name="generator" content="paceline">'
     (photos / "check.html").write_text(f'<!doctype html>\n<html lang="en">\n{marked}')
@@ -126,7 +126,7 @@ def test_of_two_prepares_at_once_with_other_flags_the_second_to_end_says_so_and_
         if done == 0:
             prepare_folder(photos, out=out, val=ValSplit(0.34))
 
-    with raises(DataError, "manifest.json", "another prepare") as refused:
+    with raises(DataError, "manifest.json", "another `prepare`") as refused:
         prepare_folder(photos, out=out, val=ValSplit(0.67), progress=meanwhile)
     assert "--output-dir" in str(refused.value)
     assert (Manifest.load(out).request or {})["val_fraction"] == 0.34

@@ -186,7 +186,7 @@ def test_a_malformed_line_is_named_with_file_and_line(tmp_path: Path, line: str,
         ("train: images/train\nnames: cat, dog\n", "names ... 'cat, dog' ... list"),
         ("train: images/train\nnames: classes.txt\n", "names ... 'classes.txt'"),
         ("train: images/train\nnames: []\n", "class names"),
-        ("train: images/train\nnames: {a: cat}\n", "names: ... class numbers"),
+        ("train: images/train\nnames: {a: cat}\n", "names: ... class indices"),
         ("train: images/train\nnames: [cat, [dog]]\n", "class 1 of names ... name"),
         ("train: images/train\nnames:\n  - cat\n  - traffic: red\n", 'class 1 of names ... colon ... "traffic: red"'),
         ("train: images/train\nnames: [cat, cat]\n", "two classes ... 'cat'"),
@@ -194,8 +194,8 @@ def test_a_malformed_line_is_named_with_file_and_line(tmp_path: Path, line: str,
         ("names: [cat, dog]\n", "train ... folder"),
         ("names: [cat, dog]\ntrain: {a: b}\n", "train ... folder"),
         ("names: [cat, dog]\ntrain: nowhere\n", "train ... nowhere"),
-        ("names: [cat, dog]\ntrain: labels/train\n", "train ... image"),
-        ("names: [cat, dog\n", "data.yaml ... not YAML"),
+        ("names: [cat, dog]\ntrain: labels/train\n", "train ... images"),
+        ("names: [cat, dog\n", "data.yaml ... not valid YAML"),
         ("- cat\n", "keys"),
         ("names: !!python/object/apply:os.system [echo]\n", "train ... folder"),
         ("names: " + "[" * 20_000, "nested"),
@@ -211,7 +211,7 @@ def test_yaml_of_another_kind_or_none_is_not_yolo(tmp_path: Path) -> None:
     put(tmp_path / "conda.yaml", "dependencies: [python]\n")
     assert not find_yolo(tmp_path)
     put(tmp_path / "other.yaml", YAML)
-    with pytest.raises(DataError, match=r"several YAML files \(conda\.yaml, other\.yaml\)"):
+    with pytest.raises(DataError, match=r"multiple YAML files found \(conda\.yaml, other\.yaml\)"):
         read_yolo(tmp_path)
 
 

@@ -131,7 +131,7 @@ def test_images_of_two_splits_that_share_a_label_are_rejected(tmp_path: Path) ->
     make_set(tmp_path, ["images/a.jpg", "images/a.png"], ["labels/a.txt"], "train: t.txt\nval: v.txt\nnames: [cat, dog]\n")
     put(tmp_path / "t.txt", "images/a.jpg\n")
     put(tmp_path / "v.txt", "images/a.png\n")
-    with pytest.raises(DataError, match="belongs to 2 images"):
+    with pytest.raises(DataError, match="matches 2 images"):
         read_yolo(tmp_path)
     put(tmp_path / "v.txt", "images/a.jpg\n")  # the same photo in both
     assert rows_and_notes(tmp_path)[0] == [0]
@@ -165,7 +165,7 @@ def test_folders_of_another_machine_are_found_with_a_note(tmp_path: Path, yaml: 
     make_set(tmp_path, ["images/train/a.jpg"], ["labels/train/a.txt"], yaml + "names: [cat, dog]\n")
     splits, notes = read_yolo(tmp_path)
     assert [len(split.boxes) for split in splits.values()] == [1, 1]
-    assert "data.yaml: train: " in notes[0] and notes[0].endswith(f"{tmp_path}/images/train is read")
+    assert "data.yaml: train: " in notes[0] and notes[0].endswith(f"using {tmp_path}/images/train")
 
 
 @pytest.mark.parametrize(

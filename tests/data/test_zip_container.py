@@ -100,5 +100,5 @@ def test_a_deflated_record_whose_file_was_cut_is_named_with_its_length(tmp_path)
     )
     assert records.read(0) == content
     os.truncate(file, 4 + len(stored) - 1)
-    with raises(DataError, "a.zip", "bytes 4", "1,024"):
+    with raises(DataError, "a.zip", "from byte 4", "1,024"):
         records.read(0)

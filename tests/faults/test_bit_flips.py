@@ -161,8 +161,8 @@ def outcome(verb: str, file: Path, said: Any, got: dict[str, Any] | None, wanted
     # An array of the index is named by the index's folder, which is over all of them.
     names = (file.name, file.parent.name) if file.suffix == ".npy" else (file.name,)
     if file.name == "manifest.json":
-        names = (file.name, "no manifest yet")
-    words = ("damaged", "checksum", "readable", "read", "format", "no manifest yet", "missing", "not found", "truncated")
+        names = (file.name, "not prepared yet")
+    words = ("damaged", "checksum", "readable", "read", "format", "not prepared yet", "missing", "not found", "truncated")
     named = any(name in told for name in names) and any(word in told for word in words)
     if "Traceback" in told or said.code not in (0, 2):
         return f"TRACEBACK or code {said.code}"

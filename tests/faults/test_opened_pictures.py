@@ -57,9 +57,9 @@ def test_postscript_that_is_called_a_photo_starts_no_program_in_prediction(resne
     (folder / "photo.jpg").write_bytes(POSTSCRIPT)
     shutil.copy(next(resnet_run.data.rglob("*.jpg")), folder / "good.jpg")
     said = command(capsys, "predict", resnet_run.folder, folder, "--output-dir", tmp_path / "out")
-    assert "photo.jpg" in said.out and "PostScript inside" in said.out and (tmp_path / "out" / "good.jpg").exists()
+    assert "photo.jpg" in said.out and "PostScript" in said.out and (tmp_path / "out" / "good.jpg").exists()
     said = command(capsys, "predict", resnet_run.folder, folder / "photo.jpg", "--output-dir", tmp_path / "one")
-    assert "PostScript inside" in said.out + said.err
+    assert "PostScript" in said.out + said.err
     predictor = paceline.load(str(resnet_run.folder))
     for photo in (POSTSCRIPT, memoryview(POSTSCRIPT), io.BytesIO(POSTSCRIPT), Image.open(io.BytesIO(POSTSCRIPT))):
         with pytest.raises(PacelineError):

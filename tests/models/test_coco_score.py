@@ -180,7 +180,7 @@ def test_a_subset_holds_the_named_images_in_the_named_order():
     assert few.classes.tolist() == [2, 3, 1] and few.boxes[:, 2].tolist() == [2, 3, 1]
     assert len(select_images(truth, np.zeros(0, np.int64)).boxes) == 0
     for numbers in ([4], [-1], [1, 1]):
-        with pytest.raises(ValueError, match="each once"):
+        with pytest.raises(ValueError, match="without duplicates"):
             select_images(truth, np.array(numbers))
 
 

@@ -255,9 +255,9 @@ def test_real_masks_score_one(shared_data: Path, name: str) -> None:
 def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = truth()
     huge.boxes.classes[3], huge.boxes.areas[3] = 3, 1e11  # beyond what is scored
-    with raises(DataError, "class hen", "1 annotated masks") as caught:
+    with raises(DataError, "class hen", "its 1 masks") as caught:
         masks_score_one(huge, CLASSES)
-    assert "image: id 20, box [4, 4, 22, 22] of area 1e+11 in 30 x 30 pixels" in str(caught.value)
+    assert "image: id 20, box [4, 4, 22, 22] with area 1e+11 in 30 x 30 pixels" in str(caught.value)
     right = coco.score_masks
 
     def shifted(boxes: Any, wanted: RLE, found: Detections, masks: RLE) -> Any:

@@ -116,7 +116,7 @@ def test_scoring_prints_nothing_leaves_its_input_alone_and_may_run_twice_at_once
 
 def test_masks_and_rows_must_be_as_many() -> None:
     truth, wanted = truth_of([(1, square(0, 0, 9, 9))])
-    with pytest.raises(ValueError, match="1 masks of 1 objects, 0 of 1 detections"):
+    with pytest.raises(ValueError, match="1 masks for 1 objects, 0 for 1 detections"):
         score_masks(truth, wanted, as_found(truth), RLE.of([]))
     strange = Detections(np.array([4]), np.zeros((1, 4)), np.array([1]), np.array([0.5]))
     with pytest.raises(ValueError, match=r"image outside 0\.\.0: 4"):
@@ -160,7 +160,7 @@ def test_masks_come_back_byte_for_byte_and_a_share_without_them_stays_so() -> No
 def test_a_share_with_too_few_masks_is_refused() -> None:
     _, _, found, masks = mask_scene(6)
     for wrong in (None, masks.take(np.arange(3))):
-        with pytest.raises(RuntimeError, match=r"share 0 has [03] masks of 60 detections"):
+        with pytest.raises(RuntimeError, match=r"share 0 has [03] masks for 60 detections"):
             join_detection_masks([CocoShard(np.arange(9), found, wrong)], np.arange(9))
     truth = GroundTruth(*([np.zeros(0)] * 3), np.zeros(1, np.int64), np.zeros((0, 4)), *([np.zeros(0)] * 3), 1)
     empty, its_masks = join_detection_masks([], truth.image_ids.astype(np.int64))

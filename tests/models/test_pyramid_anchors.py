@@ -95,5 +95,5 @@ def test_an_anchor_that_ends_with_the_photo_lies_inside_it(rounding) -> None:
 
 
 def test_a_size_for_each_level_is_asked_for() -> None:
-    with raises(ValueError, "5 pyramid levels", "5 anchor sizes", "4"):
+    with raises(ValueError, "5 FPN levels", "5 anchor sizes", "4"):
         make_pyramid_anchors(grids_of(64, 64), 64, 64, sizes=SIZES[:4], ratios=RATIOS, rounding="none")

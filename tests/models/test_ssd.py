@@ -199,7 +199,7 @@ def test_a_pyramid_takes_the_whole_of_a_classifier_s_trunk(tmp_path, norm):
 
 def test_a_pyramid_needs_maps_of_three_strides():
     trunk = build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8))
-    with raises(RecipeError, "pyramid", "[8, 16, 32]"):
+    with raises(RecipeError, "FPN", "[8, 16, 32]"):
         SSD(trunk, 3, SSDModel(fpn_channels=8), grid_sizes(96))
 
 

@@ -195,7 +195,7 @@ def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, t
         ("convnext_ato", BackboneSpec(), "--model.backbone timm/convnext_ato ... convnext_atto"),
         ("hf-hub:timm/resnet18.a1_in1k", BackboneSpec(), "network"),  # create_model would fetch it
         ("", BackboneSpec(), "network"),
-        ("vit_tiny_patch16_224", BackboneSpec(), r"strides [16, 16, 16]"),
+        ("vit_tiny_patch16_224", BackboneSpec(), r"[16, 16, 16]"),
         ("hrnet_w18_small", BackboneSpec(stride=8), "12 of ... map"),
         ("levit_128s", BackboneSpec(), "any size"),
         ("convnext_atto", BackboneSpec(norm="frozen"), "--model.norm frozen ... BatchNorm"),

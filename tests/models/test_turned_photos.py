@@ -81,7 +81,7 @@ def test_samples_groups_and_truth_are_those_of_the_upright_set(sets, name):
 @pytest.mark.parametrize("name", ["ssd", "maskrcnn"])
 def test_a_recipe_that_ignores_rotations_is_refused_on_boxes_that_count_with_them(sets, name):
     recipe: Recipe = RECIPES[name]()
-    with raises(DataError, "14 photos", "EXIF", "train", "--input.exif apply"):
+    with raises(DataError, "14 images", "EXIF", "train", "--input.exif apply"):
         WORKLOADS[name].open(recipe, sets[1])
 
 

@@ -140,7 +140,7 @@ def test_an_average_next_to_the_weights_is_named_with_the_way_to_read_it(tmp_pat
     converted = Path(words[words.index("--output") + 1])
     report = load_weights(model, converted)
     assert same(model, average) and not any("also has" in line for line in report.lines())
-    with raises(CheckpointError, "model", "dict"):
+    with raises(CheckpointError, "model", "--key swa"):
         open_weights(path, key="swa")
     # Without other weights, the average is read, also in a dict of its own.
     torch.save({"ema": {"module": average.state_dict(), "updates": 3}}, path)
@@ -224,18 +224,18 @@ class Dangerous:
 
 
 def bad_files(folder):
-    yield folder / "absent.pth", "no such weight file"
+    yield folder / "absent.pth", "weight file not found"
     (folder / "text.pth").write_text("hello")
-    yield folder / "text.pth", "damaged, cut off, or no weight file"
+    yield folder / "text.pth", "damaged, truncated, or not a weight file"
     torch.save(tiny().state_dict(), folder / "torn.pth")
     (folder / "torn.pth").write_bytes((folder / "torn.pth").read_bytes()[:5000])
-    yield folder / "torn.pth", "damaged, cut off, or no weight file"
+    yield folder / "torn.pth", "damaged, truncated, or not a weight file"
     torch.save({"model": Dangerous()}, folder / "code.pth")
-    yield folder / "code.pth", "nothing but tensors is ever unpickled"
+    yield folder / "code.pth", "only tensors are loaded"
     torch.save([1, 2], folder / "list.pth")
     yield folder / "list.pth", "expected a dict of tensors"
     (folder / "torn.safetensors").write_bytes(struct.pack("<Q", 10**6) + b"{}")
-    yield folder / "torn.safetensors", "damaged, cut off, or no weight file"
+    yield folder / "torn.safetensors", "damaged, truncated, or not a weight file"
     (folder / "empty").mkdir()
     yield folder / "empty", "no .npy files"
     (folder / "objects").mkdir()
@@ -243,7 +243,7 @@ def bad_files(folder):
     yield folder / "objects", "not a plain numpy array"
     (folder / "words").mkdir()
     np.save(folder / "words" / "name.npy", np.array(["x"]))
-    yield folder / "words", "not of numbers"
+    yield folder / "words", "without numbers"
     for name, content in {
         "code.pkl": pickle.dumps({"a": Dangerous()}),
         "list.pkl": pickle.dumps([np.zeros(2)]),
@@ -253,7 +253,7 @@ def bad_files(folder):
         "memo.pkl": b"\x80\x02}r" + struct.pack("<I", 2**31 - 1) + b".",
     }.items():
         (folder / name).write_bytes(content)
-    yield folder / "code.pkl", "refused, because loading it would run builtins.print"
+    yield folder / "code.pkl", "not loaded, because it would run builtins.print"
     yield folder / "list.pkl", "expected a pickled dict"
     yield folder / "number.pkl", "'a' is not the name of an array"
     yield folder / "objects.pkl", "not a readable pickle"

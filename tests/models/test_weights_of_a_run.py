@@ -96,7 +96,7 @@ def test_another_epsilon_is_said_where_it_is_not_the_networks(eps, tmp_path, cap
 
 def test_a_checkpoints_file_without_its_run_says_what_it_lacks(tmp_path):
     file = checkpoint(tmp_path)
-    assert not any("no run.json" in line for line in load_weights(resnet(), file).lines())
+    assert not any("run.json not found" in line for line in load_weights(resnet(), file).lines())
     alone = file.rename(tmp_path / "model.safetensors")
-    (said,) = [line for line in load_weights(resnet(), alone).lines() if "no run.json" in line]
-    check_text(said, "classes", "--model.bn-eps, --model.stride-in and --model.padding")
+    (said,) = [line for line in load_weights(resnet(), alone).lines() if "run.json not found" in line]
+    check_text(said, "class names", "--model.bn-eps, --model.stride-in, and --model.padding")

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from small_run import Trainer, assert_same_end, losses, said
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
-FITTED = "the last layer begins fitted"
+FITTED = "the last layer is initialized by a linear probe"
 
 
 def test_one_fit_for_all_ranks_and_none_after_it(trainer: Trainer, tmp_path):

@@ -96,9 +96,9 @@ def test_colours_of_a_file_that_says_them_are_not_overruled(tmp_path, capsys):
         "--color-order",
         "bgr",
     ]
-    refused(command(capsys, *words), "leave --color-order out")
+    refused(command(capsys, *words), "Remove --color-order")
 
 
 def test_a_deviation_of_nothing_is_refused():
-    with pytest.raises(WeightFormatError, match="no deviation"):
+    with pytest.raises(WeightFormatError, match="standard deviation"):
         from_detectron2(file(statistics=True, pixel_std=torch.zeros(3)), {})

@@ -152,7 +152,7 @@ def test_habanas_ssd_gives_its_outputs_where_even_sides_are_padded_at_their_end(
 
 def test_with_padding_on_both_sides_they_are_refused_because_outputs_would_differ(habana):
     file, photo, (logits, _) = habana
-    with pytest.raises(CheckpointError, match=r"Choose it with --model\.padding same") as refused:
+    with pytest.raises(CheckpointError, match=r"Add --model\.padding same") as refused:
         load_ssd_weights(ssd(), file)
     assert "\n" not in str(refused.value)
     model = ssd()
@@ -257,7 +257,7 @@ def test_caffes_networks_give_their_outputs_for_our_pixels(naming, tmp_path):
     with torch.no_grad():
         for found, map in zip(trunk.double()(normalized), wanted, strict=True):
             torch.testing.assert_close(found, map, **CLOSE)
-    with pytest.raises(CheckpointError, match=r"Choose it with --model\.stride-in 1x1"):
+    with pytest.raises(CheckpointError, match=r"Add --model\.stride-in 1x1"):
         load_weights(ResNet(50, width=4), file)
 
 

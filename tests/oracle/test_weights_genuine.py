@@ -152,7 +152,7 @@ def test_mxnets_own_files_are_read_to_the_bit(tmp_path):
         for name in found:
             assert found[name].dtype == wanted[name].dtype
             np.testing.assert_array_equal(found[name], wanted[name])
-    for name, says in (("list", "saved by name"), ("sparse", "sparse")):
+    for name, says in (("list", "each array must have a name"), ("sparse", "sparse")):
         with pytest.raises(CheckpointError, match=says):
             read_params(folder / f"{name}.params", 2**20)
 

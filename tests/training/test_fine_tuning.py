@@ -218,10 +218,18 @@ class Bare(Backbone):
         (
             ResNetModel(depth=10, width=8, freeze_stages=6),
             0,
-            "--model.freeze-stages 6: this trunk has 5 stages. Name 0 to 5.",
+            "--model.freeze-stages 6: must be from 0 to 5, its number of stages.",
         ),
-        (SSDModel(depth=10, width=8, freeze_stages=5), 8, "--model.freeze-stages 5: this trunk has 4 stages. Name 0 to 4."),
-        (ResNetModel(backbone=LITE, freeze_stages=6), 0, "--model.freeze-stages 6: this trunk has 5 stages. Name 0 to 5."),
+        (
+            SSDModel(depth=10, width=8, freeze_stages=5),
+            8,
+            "--model.freeze-stages 5: must be from 0 to 4, its number of stages.",
+        ),
+        (
+            ResNetModel(backbone=LITE, freeze_stages=6),
+            0,
+            "--model.freeze-stages 6: must be from 0 to 5, its number of stages.",
+        ),
         (ResNetModel(freeze_stages=-1), 0, "--model.freeze-stages -1: must be 0 or more."),
     ],
 )
@@ -242,7 +250,7 @@ def test_what_has_no_stages_or_no_trunk_is_refused_where_it_would_need_them():
         with raises(RecipeError, "--model.freeze-stages", "--optim.layer-decay", "Bare"):
             asks()
     for optim in rates:
-        with raises(RecipeError, "trunk", "1"):
+        with raises(RecipeError, "backbone", "1"):
             get_lr_factors(nn.Linear(2, 2), optim)
 
 

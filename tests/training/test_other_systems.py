@@ -1,6 +1,6 @@
 """Training and prediction as on macOS and on Windows: in a process from which what these lack was taken away on Linux.
 
-What that cannot show stands in docs/tutorials/install.md: torch, Pillow and simplejpeg are Linux's own here, and so is the file
+docs/reference/platform-support.md has what that cannot show: torch, Pillow and simplejpeg are Linux's own here, and so is the file
 system.
 """
 

@@ -51,9 +51,9 @@ FEW = 20  # objects of a class that show how exact a run is
 SCORE = 0.5  # where a run found no threshold
 Kind = Literal["class", "place", "missing"]
 TITLES: dict[Kind, str] = {
-    "class": "labels that the run's answers contradict",
-    "place": "boxes that lie beside where the run found the object",
-    "missing": "objects that the run found and nobody labeled",
+    "class": "labels that contradict the predictions",
+    "place": "boxes that are not at the predicted position",
+    "missing": "predicted objects without a label",
 }
 
 
@@ -107,33 +107,33 @@ def lint(
 def _copies(splits: Mapping[str, Index]) -> Iterable[LintIssue]:
     equal = find_equal_photos(splits)
     near = find_near_duplicates(splits)
-    kinds = [("equal", "byte for byte", equal)]
+    kinds = [("equal", "identical bytes", equal)]
     if near is not None:
         pairs = [(pair.first, pair.second) for pair in near.pairs]
         known = set(map(frozenset, equal))
-        kinds.append(("near", "re-encoded, resized or mirrored", [pair for pair in pairs if frozenset(pair) not in known]))
+        kinds.append(("near", "re-encoded, resized, or mirrored", [pair for pair in pairs if frozenset(pair) not in known]))
         damaged = [LintMatch(location, (), _name(splits, location)) for location in near.damaged]
-        yield LintIssue("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
+        yield LintIssue("bad", "damaged", "images that cannot be decoded", "training would stop at these images", damaged)
         apart = [LintMatch(location, (), _name(splits, location), note) for location, note in near.apart]
-        why = "a model sees other pixels where another library reads them"
-        yield LintIssue("fair", "decoded_apart", "photos that libraries decode differently", why, apart)
+        why = "another image library gives the model different pixels"
+        yield LintIssue("fair", "decoded_apart", "images that libraries decode differently", why, apart)
     for key, how, pairs in kinds:
         across = [pair for pair in pairs if pair[0][0] != pair[1][0]]
         within = [pair for pair in pairs if pair[0][0] == pair[1][0]]
         named = [pair for pair in within if _differ(splits, *pair)]
         rest = [pair for pair in within if not _differ(splits, *pair)]
         yield LintIssue(
-            "bad", f"{key}_across", f"photos in two splits, {how}", "scores will flatter", _pairs(splits, across)
+            "bad", f"{key}_across", f"duplicates across splits ({how})", "scores will be too high", _pairs(splits, across)
         )
         yield LintIssue(
-            "bad", f"{key}_classes", f"photos in two classes, {how}", "one label is wrong", _pairs(splits, named)
+            "bad", f"{key}_classes", f"duplicates across classes ({how})", "one label is wrong", _pairs(splits, named)
         )
         yield LintIssue(
-            "fair", f"{key}_within", f"photos twice in a split, {how}", "they count twice", _pairs(splits, rest)
+            "fair", f"{key}_within", f"duplicates in a split ({how})", "each counts twice", _pairs(splits, rest)
         )
     if near is None:
-        text = f"more than {MAX_PHOTOS:,} photos: only equal ones were looked for"
-        yield LintIssue("fair", "near", "near copies", "not looked for", [LintMatch(None, (), text)])
+        text = f"the dataset has more than {MAX_PHOTOS:,} images, so only identical images were searched"
+        yield LintIssue("fair", "near", "near-duplicates", "not checked", [LintMatch(None, (), text)])
 
 
 def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
@@ -145,7 +145,7 @@ def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
 
 
 def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place]]) -> list[LintMatch]:
-    return [LintMatch(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second in pairs]
+    return [LintMatch(second, (), _name(splits, second), f"duplicate of {_name(splits, first)}") for first, second in pairs]
 
 
 def _name(splits: Mapping[str, Index], location: Place) -> str:
@@ -159,18 +159,18 @@ def _classes(splits: Mapping[str, Index], classes: Sequence[str]) -> Iterable[Li
     for name in classes:
         spelt[re.sub(r"[\W_]+", "", name.casefold()).removesuffix("s")].append(name)
     twice = [LintMatch(None, (), " and ".join(names)) for names in spelt.values() if len(names) > 1]
-    yield LintIssue("bad", "class_twice", "classes with one name in two spellings", "each takes the other's photos", twice)
+    yield LintIssue("bad", "class_twice", "classes with two spellings of one name", "each has a part of the images", twice)
     for split, learnt in ((name, counts["train"]) for name in counts if name != "train" and "train" in counts):
         unseen = [LintMatch(None, (), name) for name in names_where((counts[split] > 0) & (learnt == 0), classes)]
-        yield LintIssue("bad", "unseen", f"classes of {split} that train lacks", "they cannot be learned", unseen)
+        yield LintIssue("bad", "unseen", f"classes of {split} that train does not have", "they cannot be learned", unseen)
         unscored = [LintMatch(None, (), name) for name in names_where((counts[split] == 0) & (learnt > 0), classes)]
-        yield LintIssue("fair", "unscored", f"classes of train that {split} lacks", "they are not scored", unscored)
+        yield LintIssue("fair", "unscored", f"classes of train that {split} does not have", "not scored", unscored)
     first = next(iter(counts.values()), np.zeros(0))
     there = np.flatnonzero(first)
     if len(there) and first.max() >= UNEQUAL * first[there].min():
         most, least = int(first.argmax()), int(there[first[there].argmin()])
         text = f"{classes[most]} {first[most]:,}, {classes[least]} {first[least]:,}"
-        yield LintIssue("fair", "unequal", "unequal classes", "rare ones are learned last", [LintMatch(None, (), text)])
+        yield LintIssue("fair", "unequal", "class imbalance", "rare classes are learned last", [LintMatch(None, (), text)])
 
 
 def _counts(index: Index, classes: int) -> np.ndarray:
@@ -187,14 +187,14 @@ def _objects(splits: Mapping[str, Index]) -> Iterable[LintIssue]:
             for name, kinds in of.items()
             for one in kinds[kind.key].worst
         ]
-        title = f"boxes: {kind.title[0].lower()}{kind.title[1:]}"
+        title = f"{kind.title[0].lower()}{kind.title[1:]}"
         yield LintIssue("bad" if kind.grave else "fair", kind.key, title, kind.why, results)
 
 
 def _turned(splits: Mapping[str, Index]) -> Iterable[LintIssue]:
     results = [LintMatch(location, (), _name(splits, location)) for location in find_rotated_images(splits)]
-    why = "readers that ignore EXIF see them lying, and boxes drawn in one frame lie wrong in the other"
-    yield LintIssue("fair", "turned", "photos turned by EXIF", why, results)
+    why = "readers that ignore EXIF show them rotated, so boxes drawn in one orientation are wrong in the other"
+    yield LintIssue("fair", "turned", "images with an EXIF rotation", why, results)
 
 
 def _labels(
@@ -206,10 +206,10 @@ def _labels(
         try:
             suspects = find_label_errors(_with_current_labels(predictions, splits, names, skipped))
         except (KeyError, TypeError, ValueError, IndexError) as problem:
-            reason = problem if isinstance(problem, ValueError) else f"field {problem}"
+            reason = problem if isinstance(problem, ValueError) else f"invalid field {problem}"
             raise DataError(
-                f"--predictions {run}: its predictions cannot be compared with the labels of this data set: {reason}. "
-                "Write new ones with `paceline eval RUN --data DIR --output FILE`, and set --predictions FILE."
+                f"--predictions {run}: the predictions do not match the labels of this dataset: {reason}. Write new "
+                "predictions with `paceline eval RUN --data DIR --output FILE`, and set --predictions FILE."
             ) from None
         for one in suspects:
             split, row = one.file
@@ -217,8 +217,8 @@ def _labels(
             result[one.kind].append((one.degree, LintMatch((split, row), objects, _name(splits, (split, row)), one.note)))
     for kind, title in TITLES.items():
         surest = [one for _, one in sorted(result[kind], key=lambda pair: -pair[0])]
-        yield LintIssue("fair", f"label_{kind}", title, "look at each; the surest come first", surest)
-    yield LintIssue("fair", "not_compared", "labels that no run was compared with", "the set has changed since", skipped)
+        yield LintIssue("fair", f"label_{kind}", title, "check each one; the most confident come first", surest)
+    yield LintIssue("fair", "not_compared", "labels not compared with a run", "the dataset has changed", skipped)
 
 
 def _with_current_labels(
@@ -237,13 +237,15 @@ def _with_current_labels(
             known |= dict.fromkeys((index.path(row), _name(splits, (name, row)), f"{digest:016x}"), (name, row))
     first = int(predictions["kind"] != "classification")  # number of the first class
     if first != all("object_starts" in index.extra for index in splits.values()):
-        raise ValueError(f"they are of kind {predictions['kind']}")
+        raise ValueError(f"the predictions are of kind {predictions['kind']}")
     before, images = predictions["classes"], {}
     now = list(max(names, key=lambda listed: len({*listed} & {*before})))
     number = {name: position for position, name in enumerate(now, first)}
     numbers = {k: k if before == now else number[name] for k, name in enumerate(before, first) if name in number}
     shared = [*numbers.values()]
-    skipped += [LintMatch(None, (), name, "not in the run") for name, position in number.items() if position not in shared]
+    skipped += [
+        LintMatch(None, (), name, "class not in the run") for name, position in number.items() if position not in shared
+    ]
     for image in predictions["images"]:
         split, row = location = known.get(image.get("digest", image["file"]), ("", 0))
         index = splits.get(split)
@@ -260,7 +262,7 @@ def _with_current_labels(
             best = [{**one, "class": numbers[one["class"]]} for one in image["top5"] if one["class"] in numbers]
             images[location] = {"file": location, "label": int(index.labels[row]), "top5": best}
     if predictions["images"] and not images:
-        raise ValueError(f"none of its photos is in this data set as it was: {skipped[-1].name}")
+        raise ValueError(f"no image of the run is unchanged in this dataset; the last one is {skipped[-1].name}")
     return {**predictions, "classes": now, "images": [*images.values()]}
 
 
@@ -275,9 +277,9 @@ def require_usable(manifest: Manifest, reporter: Reporter) -> None:
     if bad := [one for one in findings if one.colour == "bad"]:
         what = "; ".join(f"{one.title}: {len(one.found):,}" for one in bad)
         more = format_command("data", "lint", manifest.called, "--html", "lint.html")
-        raise DataError(f"--lint: {what}. Nothing was trained. Look at them with  {more}  or leave --lint away.")
+        raise DataError(f"--lint: {what}. Training did not start. For a report, run  {more}  or remove --lint.")
     if not findings:
-        reporter.line("lint: nothing found")
+        reporter.line("lint: no issues found")
 
 
 def format_issues(findings: Sequence[LintIssue]) -> Iterator[str]:
@@ -316,7 +318,7 @@ def _of_photos(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
     for image, chance in zip(images, chances):
         label, (best, score) = image["label"], max(chance.items(), key=lambda pair: pair[1])
         if best != label and score >= usual[best]:
-            note = f"labeled {names[label]}, found {names[best]} at {score:.2f}"
+            note = f"labeled {names[label]}, predicted {names[best]} with score {score:.2f}"
             yield SuspiciousLabel("class", image["file"], None, note, score - chance.get(label, 0.0))
 
 
@@ -342,16 +344,16 @@ def _of_objects(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
             others = np.where((photo.labels != k) & (photo.overlap[:, row] >= ON), scores, -1.0)
             index, nearest = int(others.argmax()), int(alike.argmax())
             if others[index] >= 0 and alike.max() < MEETS:
-                note = f"labeled {names[k - 1]}, found {names[photo.labels[index] - 1]} at {scores[index]:.2f}"
+                note = f"labeled {names[k - 1]}, predicted {names[photo.labels[index] - 1]} with score {scores[index]:.2f}"
                 yield SuspiciousLabel("class", photo.file, row, note, float(scores[index]))
             elif MEETS <= alike[nearest] < least[k] and photo.overlap[nearest].argmax() == row:
-                note = f"{names[k - 1]}, found at {scores[nearest]:.2f} with an IoU of {alike[nearest]:.2f}"
+                note = f"{names[k - 1]}, predicted with score {scores[nearest]:.2f} and IoU {alike[nearest]:.2f}"
                 degree = float(scores[nearest] * (1 - alike[nearest]))
                 yield SuspiciousLabel("place", photo.file, row, note, degree)
         for index in np.flatnonzero((photo.overlap.max(axis=1, initial=0) < BESIDE) & (photo.scores >= SURE)).tolist():
             left, top, width, height = photo.boxes[index].tolist()
-            note = f"found {names[photo.labels[index] - 1]} at {photo.scores[index]:.2f}, "
-            note += f"{width:.0f} x {height:.0f} px from {left:.0f}, {top:.0f}"
+            note = f"predicted {names[photo.labels[index] - 1]} with score {photo.scores[index]:.2f}, "
+            note += f"{width:.0f} x {height:.0f} px at {left:.0f}, {top:.0f}"
             yield SuspiciousLabel("missing", photo.file, None, note, float(photo.scores[index]))
 
 

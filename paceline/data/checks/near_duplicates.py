@@ -103,9 +103,9 @@ def describe_decoder_difference(data: bytes) -> str:
     notes = []
     for name, theirs in _elsewhere(data):
         if ours.shape != theirs.shape:
-            notes.append(f"{theirs.shape[1]} x {theirs.shape[0]} pixels, not {ours.shape[1]} x {ours.shape[0]}, by {name}")
+            notes.append(f"{name} decodes {theirs.shape[1]} x {theirs.shape[0]}, not {ours.shape[1]} x {ours.shape[0]}")
         elif (far := float(np.abs(_cells(ours) - _cells(theirs)).max())) > APART:
-            notes.append(f"up to {far:.0f} of 255 levels otherwise by {name}")
+            notes.append(f"{name} differs by up to {far:.0f} of 255 gray levels")
     return ", ".join(notes)
 
 

@@ -37,7 +37,7 @@ MAX = 0.75
 REACHING_OVER = 0.3
 # Fewer objects show no form.
 MIN_OBJECTS = 4
-WITHOUT = "training takes the box for the mask, and scores of masks pass over them"
+WITHOUT = "training uses the box as the mask, and mask metrics ignore these objects"
 
 
 class Notice(NamedTuple):
@@ -61,15 +61,22 @@ class SuspicionType:
 
 KINDS = (
     SuspicionType(
-        "degenerate", "Without area", "width or height is 0, negative or not finite; never trained on", grave=True
+        "degenerate",
+        "Zero-area boxes",
+        "the width or height is 0, negative, or not finite; never used for training",
+        grave=True,
     ),
-    SuspicionType("outside", "Outside the image", "no part of it lies inside; never trained on", grave=True),
-    SuspicionType("two_classes", "Two classes on one box", f"IoU above {SAME_BOX:g} with a box of another class"),
-    SuspicionType("twice", "Annotated twice", f"IoU above {SAME_BOX:g} with a box of the same class"),
-    SuspicionType("over_border", "Over the border", f"reaches more than {OVER_BORDER:g} pixels beyond the image"),
-    SuspicionType("tiny", "Tiny", f"the shorter side is under {100 * TINY:.1f} % of the image's, 2 pixels of 300"),
-    SuspicionType("nearly_all", "Nearly the whole image", f"at least {100 * NEARLY_ALL:.0f} % of its area"),
-    SuspicionType("aspect", "Very long or very tall", f"one side is more than {EXTREME_ASPECT:g} times the other"),
+    SuspicionType("outside", "Boxes outside the image", "no part is inside the image; never used for training", grave=True),
+    SuspicionType("two_classes", "Boxes with two classes", f"IoU above {SAME_BOX:g} with a box of another class"),
+    SuspicionType("twice", "Duplicate boxes", f"IoU above {SAME_BOX:g} with a box of the same class"),
+    SuspicionType("over_border", "Boxes beyond the border", f"more than {OVER_BORDER:g} pixels beyond the image"),
+    SuspicionType(
+        "tiny",
+        "Tiny boxes",
+        f"the shorter side is less than {100 * TINY:.1f}% of the image's shorter side (2 of 300 pixels)",
+    ),
+    SuspicionType("nearly_all", "Boxes as large as the image", f"at least {100 * NEARLY_ALL:.0f}% of the image area"),
+    SuspicionType("aspect", "Very long or very tall boxes", f"one side is more than {EXTREME_ASPECT:g} times the other"),
 )
 
 
@@ -125,10 +132,10 @@ def find_suspicious(index: Index) -> dict[str, SuspiciousBoxes]:
 
     result = {
         "degenerate": suspects(~solid, np.zeros(len(boxes)), size),
-        "outside": suspects(outside, over, lambda i: f"at {x[i]:.4g}, {y[i]:.4g} of {width[i]:.0f} x {height[i]:.0f} px"),
-        "over_border": suspects(inside & (over > OVER_BORDER), over, lambda i: f"{over[i]:.4g} px beyond"),
+        "outside": suspects(outside, over, lambda i: f"at {x[i]:.4g}, {y[i]:.4g}, {width[i]:.0f} x {height[i]:.0f} px"),
+        "over_border": suspects(inside & (over > OVER_BORDER), over, lambda i: f"{over[i]:.4g} px beyond the border"),
         "tiny": suspects(inside & (thin < TINY), -thin, size),
-        "nearly_all": suspects(inside & (share >= NEARLY_ALL), share, lambda i: f"{100 * share[i]:.0f} % of the image"),
+        "nearly_all": suspects(inside & (share >= NEARLY_ALL), share, lambda i: f"{100 * share[i]:.0f}% of the image"),
         "aspect": suspects(inside & (aspect > EXTREME_ASPECT), aspect, lambda i: f"{aspect[i]:.3g} : 1, {size(i)}"),
     }
     return {**result, **_same_boxes(boxes, np.asarray(index.extra["classes"]), solid & ~crowd, image_of)}
@@ -175,13 +182,13 @@ def mask_notices(manifest: Manifest) -> list[Notice]:
         return f"{what}: {', '.join(results)}" if results else ""
 
     useless = [
-        text("Masks that cover no pixel of their photo", {key: c.masks_without_pixel for key, c in counts.items()}),
-        text("Masks that lie beside their box", {key: c.masks_beside_box for key, c in counts.items()}),
+        text("Masks without a pixel inside their image", {key: c.masks_without_pixel for key, c in counts.items()}),
+        text("Masks outside their box", {key: c.masks_beside_box for key, c in counts.items()}),
     ]
-    none = text("Objects without a mask among others with one", {key: c.without_mask for key, c in counts.items()})
+    none = text("Objects without a mask among objects with masks", {key: c.without_mask for key, c in counts.items()})
     said = ". ".join(filter(None, useless))
     return [
-        *([Notice("bad", f"{said}. These objects count as without a mask: {WITHOUT}.")] if said else []),
+        *([Notice("bad", f"{said}. These objects are treated as objects without a mask: {WITHOUT}.")] if said else []),
         *([Notice("fair", f"{none}: {WITHOUT}.")] if none else []),
     ]
 
@@ -205,15 +212,15 @@ def guess_coordinate_format(boxes: np.ndarray, size: np.ndarray) -> str:
     fractions = (boxes >= 0).all(axis=1) & (boxes <= 1).all(axis=1) & (end > 0).all(axis=1)
     if fractions.mean() >= MAX:
         return (
-            f"Boxes whose numbers all lie between 0 and 1: {np.count_nonzero(fractions):,} of {len(boxes):,}. These look like "
-            "fractions of the photo; COCO's boxes are in pixels."
+            f"{np.count_nonzero(fractions):,} of {len(boxes):,} boxes have only values between 0 and 1. They look like "
+            "fractions of the image, but COCO boxes are in pixels."
         )
     corners = (end > begin).all(axis=1) & (end <= size + OVER_BORDER).all(axis=1) & (begin >= -OVER_BORDER).all(axis=1)
     over = (begin + end > size + OVER_BORDER).any(axis=1)
     if corners.mean() >= MAX and (over & corners).mean() >= REACHING_OVER:
         return (
-            f"Boxes that reach over the border, and fit as corners: {np.count_nonzero(over & corners):,} of {len(boxes):,}. These "
-            "look like corners x1 y1 x2 y2; COCO's boxes are x y width height."
+            f"{np.count_nonzero(over & corners):,} of {len(boxes):,} boxes extend beyond the image and would fit as "
+            "corners. They look like x1 y1 x2 y2, but COCO boxes are x y width height."
         )
     return ""
 

@@ -95,7 +95,7 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     whole = join_files(RANGES, files, _unique_names(files, photos))
     boxed = [label for label in labels if isinstance(label, dict)]
     if boxed and len(boxed) < len(labels):
-        raise DataError(f"{files.first}: some of its photos have a class and some have objects. Prepare them apart.")
+        raise DataError(f"{files.first}: some samples have a class and others have boxes. Prepare them separately.")
     if boxed:
         annotations, notes = sample_annotations(Path(files.first), whole.names, boxed)
         return {files.split: replace(whole, annotations=annotations, notes=tuple(notes))}
@@ -162,11 +162,11 @@ def _archived(
     photos = [[one for one in members if one.is_photo] for members in entries]
     ignored = sum(map(len, entries)) - sum(map(len, photos))
     if not any(photos):
-        raise DataError(f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} others. Check the path.")
+        raise DataError(f"{files.first}: no images found (.jpg, .png, ...), only {ignored:,} other files. Check the path.")
     bases = [os.path.basename(one.held.name) for one in chain.from_iterable(entries) if not one.is_photo]
     others = Counter(get_suffix(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
-        files.notes.append(f"{files.first}: left out {format_suffixes(others)}")
+        files.notes.append(f"{files.first}: ignored {format_suffixes(others)}")
     if files.listed:
         whole = join_files(kind, files, [[one.held for one in members] for members in photos])
         return {files.split: replace(whole, ignored=ignored)}
@@ -183,8 +183,8 @@ def _archived(
     left = [one.held.name for one in chain.from_iterable(photos) if one.split not in splits.values()]
     if left:
         files.notes.append(
-            f"{len(left):,} photos lie in neither of the folders that are used ({', '.join(splits.values())}), "
-            f"{format_member(left[0])} first: left out"
+            f"ignored {len(left):,} images outside the folders in use ({', '.join(splits.values())}); the first is "
+            f"{format_member(left[0])}"
         )
     return result
 
@@ -204,8 +204,9 @@ def _refuse_export(
         labels = {os.fsdecode(one.label).lower() for one in pictures}
         if labels and labels <= SPLITS.keys() and not devkit:
             raise DataError(
-                f"{name}: its photos lie in {' and '.join(f'{label}/' for label in sorted(labels))}, which are splits and no "
-                "classes. Name the photos' COCO JSON with --annotations FILE, or pack them as train/CLASS/photo.jpg."
+                f"{name}: its images are in {' and '.join(f'{label}/' for label in sorted(labels))}, which are splits "
+                "and not classes. Pass their COCO JSON with --annotations FILE, or pack the images as "
+                "train/CLASS/image.jpg."
             )
 
 
@@ -216,8 +217,8 @@ def _only(files: ContainerFiles, named: set[str]) -> dict[str, str]:
     if files.split in named:
         return {files.split: files.split}
     raise DataError(
-        f"{files.first}: its photos lie in {' and '.join(f'{name}/' for name in sorted(named))}; which of them is "
-        f"--{files.split}? Pack it alone."
+        f"{files.first}: its images are in {' and '.join(f'{name}/' for name in sorted(named))}, so it is unclear which "
+        f"of them belong to --{files.split}. Pack this split as a separate archive."
     )
 
 
@@ -245,9 +246,8 @@ def _refuse_nested(archive: str, members: Sequence[ArchiveMember]) -> None:
     if odd is not None:
         right = next(one.held.name for one in members if one.above == usual)
         raise DataError(
-            f"{archive}: {format_member(odd)} and {format_member(right)} do not lie in class folders side "
-            "by side, so their classes "
-            "are unknown. Pack it as CLASS/photo.jpg, below train/ and val/ where both are in it."
+            f"{archive}: {format_member(odd)} and {format_member(right)} are not in class folders at the same level, so "
+            "their classes are unknown. Pack them as CLASS/image.jpg, and under train/ and val/ if there are both splits."
         )
 
 
@@ -287,12 +287,13 @@ class WebDatasetSample(NamedTuple):
             return self.fields[photos[0]]
         dots = len(photos) > 1 and all(b"." in name for name in photos)
         hint = (
-            " A sample's name ends at its first dot: if these are several samples, use names without dots." if dots else ""
+            " A sample's name ends at its first dot. If these are different samples, use names without dots."
+            if dots
+            else ""
         )
         raise DataError(
-            f"{archive}: sample {format_member(self.key)} has {len(photos) or 'no'} "
-            f"photo{'s' if photos else ''}, one is needed; its fields "
-            f"are {', '.join(map(format_member, self.fields))}.{hint}"
+            f"{archive}: sample {format_member(self.key)}: expected one image, got {len(photos)}. Its fields are "
+            f"{', '.join(map(format_member, self.fields))}.{hint}"
         )
 
     def label(self, archive: str) -> tuple[str, Member]:
@@ -303,8 +304,8 @@ class WebDatasetSample(NamedTuple):
                     break
                 return name.decode(), self.fields[name]
         raise DataError(
-            f"{archive}: sample {format_member(self.key)} has no label (.cls, .json or .txt of "
-            f"{MAX_LABEL_BYTES:,} bytes at most); its fields are {', '.join(map(format_member, self.fields))}."
+            f"{archive}: sample {format_member(self.key)} has no label. Expected .cls, .json, or .txt with at most "
+            f"{MAX_LABEL_BYTES:,} bytes. Its fields are {', '.join(map(format_member, self.fields))}."
         )
 
 
@@ -331,14 +332,14 @@ def group_samples(members: Iterable[Member], archive: str) -> Iterator[WebDatase
                     yield WebDatasetSample(key, fields)
                 if name in seen:
                     raise DataError(
-                        f"{archive}: the files of sample {format_member(name)} do not stand together. Pack it "
-                        "again with sorted names:  tar --sort=name"
+                        f"{archive}: the files of sample {format_member(name)} are not adjacent. Pack the archive again "
+                        "with sorted names:  tar --sort=name"
                     )
                 seen.add(name)
                 key, fields = name, {}
             field = field.lower()
             if field in fields:
-                raise DataError(f"{archive}: sample {format_member(key)} has two files .{format_member(field)}.")
+                raise DataError(f"{archive}: sample {format_member(key)} has two .{format_member(field)} files.")
             fields[field] = member
     except Truncated as cut:
         # The last sample may have lost a file.
@@ -362,13 +363,13 @@ def read_label(field: str, data: bytes, where: str) -> int | str | dict[str, Any
     try:
         value = json.loads(data) if field == "json" else data.decode().strip()
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: its .{field} cannot be read ({abbreviate(str(error))}).") from None
+        raise DataError(f"{where}: the .{field} file cannot be read ({abbreviate(str(error))}).") from None
     if isinstance(value, dict):
         if isinstance(value.get(OBJECTS), list):
             return value
         name = next((name for name in _JSON_NAMES if name in value), None)
         if name is None:
-            raise DataError(f"{where}: its .json has none of {', '.join(_JSON_NAMES)}, nor a list of {OBJECTS}.")
+            raise DataError(f"{where}: the .json file must have one of {', '.join(_JSON_NAMES)}, or a list of {OBJECTS}.")
         value = value[name]
     if isinstance(value, str):
         digits = value.removeprefix("-")
@@ -378,4 +379,4 @@ def read_label(field: str, data: bytes, where: str) -> int | str | dict[str, Any
             return value.strip()
     elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62:
         return value
-    raise DataError(f"{where}: its .{field} holds {abbreviate(value)}, which is no class's number or name.")
+    raise DataError(f"{where}: the .{field} file is {abbreviate(value)!r}; expected a class index or a class name.")

@@ -64,7 +64,7 @@ def prepare_container_boxes(
             files[split] = ()
         else:
             flag = "--annotations" if split == "train" else "--val-annotations"
-            raise DataError(f"{part.first_file}: no boxes for these photos. Name their COCO JSON with {flag}.")
+            raise DataError(f"{part.first_file}: boxes are required for these images. Pass their COCO JSON with {flag}.")
         notes += more
     names = {number: name for one in annotated.values() for number, name in one.names.items()}
     for split, one in annotated.items():
@@ -102,7 +102,7 @@ def _named(annotations: Annotations, request: ContainerRequest) -> tuple[Annotat
     """
     names = read_numbered_names(request.class_names_file, request)
     if lacking := sorted(set(annotations.names) - set(names)) if names else []:
-        raise DataError(f"--class-names-file {request.class_names_file}: lacks number {lacking[0]}, which objects have.")
+        raise DataError(f"--class-names-file {request.class_names_file}: class {lacking[0]} of the objects is missing.")
     if names or any(name != f"class {number}" for number, name in annotations.names.items()):
         return replace(annotations, names=names or annotations.names), []
     folder = annotations.source.parent
@@ -115,9 +115,9 @@ def _named(annotations: Annotations, request: ContainerRequest) -> tuple[Annotat
         with suppress(DataError):  # no command named it
             names = read_numbered_names(str(path), request)
             if set(annotations.names) <= set(names):
-                return replace(annotations, names=names), [f"classes are called as in {path}"]
+                return replace(annotations, names=names), [f"the class names are from {path}"]
     return annotations, [
-        f"{folder}: its files name no classes, they are called by number; --class-names-file FILE names them"
+        (f"{folder}: no class names found, so classes are named by index. To set names, use --class-names-file FILE")
     ]
 
 
@@ -131,8 +131,8 @@ def _folder_of(annotations: Annotations, part: ContainerListing, path: Path) -> 
     folders = folders or {os.path.dirname(name) for name in known}
     if len(folders) != 1:
         raise DataError(
-            f"{part.first_file}: {path} names {annotations.file_names[0]}, and the archive's photos lie in "
-            f"{len(folders)} folders. Name photos as the archive has them."
+            f"{part.first_file}: {path} lists {annotations.file_names[0]}, but the images in the archive are in "
+            f"{len(folders)} folders. Write the file names as in the archive."
         )
     return os.fsdecode(folders.pop())
 
@@ -168,10 +168,7 @@ def _class_names(source: Path, objects: Sequence[ImageBoxes]) -> dict[int, str]:
         for number, name in zip(photo.classes.tolist(), photo.names):
             if name and named.setdefault(number, name) != name:
                 first, other = (escape_line(os.fsdecode(one)) for one in (named[number], name))
-                raise DataError(
-                    f"{source}: class {number} is called {first} and {other}. These files were written with different lists of "
-                    "classes."
-                )
+                raise DataError(f"{source}: class {number} is named {first} and {other}. The class lists differ.")
     return {
         number: tidy_class_name(os.fsdecode(named[number]), f"{source}: a class") if number in named else f"class {number}"
         for number in sorted({number for photo in objects for number in photo.classes.tolist()})
@@ -189,11 +186,11 @@ def _segmentations(photo: ImageBoxes, name: str) -> list[Any]:
             with open_image(data, ("PNG",)) as image:
                 if image.size != size:
                     raise DataError(
-                        f"{name}: a mask of {image.size[0]} x {image.size[1]} pixels, the photo has {size[0]} x {size[1]}."
+                        f"{name}: a mask has {image.size[0]} x {image.size[1]} px, the image {size[0]} x {size[1]}."
                     )
                 inside = np.asarray(image.convert("L")).astype(bool)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"{name}: a mask that is no PNG ({error}).") from None
+            raise DataError(f"{name}: a mask is not a valid PNG ({error}).") from None
         segmentations.append({"counts": run_lengths(inside), "size": [photo.height, photo.width]})
     return segmentations
 
@@ -222,15 +219,16 @@ def sample_annotations(
         where = f"{source}: {os.fsdecode(name)}"
         for entry in label[OBJECTS]:
             if not isinstance(entry, dict):
-                raise DataError(f"{where} has {abbreviate(entry)!r} among its objects, which is none.")
+                raise DataError(f"{where} has the invalid object {abbreviate(entry)!r}. Expected a JSON object.")
             objects.append({**entry, "image_id": number})
             category, called = entry.get("category_id"), entry.get("category")
             if not isinstance(category, int):
-                raise DataError(f"{where} has an object without a whole number as category_id.")
+                raise DataError(f"{where} has an object without an integer category_id.")
             called = called if isinstance(called, str) else categories.get(category, f"class {category}")
             if (first := categories.setdefault(category, called)) != called:
                 raise DataError(
-                    f"{where} calls category {category} {abbreviate(called)!r}, others {abbreviate(first)!r}. Pack it again."
+                    f"{where} names category {category} {abbreviate(called)!r}, but other samples name it "
+                    f"{abbreviate(first)!r}. Pack it again."
                 )
     # Photos without objects alone have no category either; their classes are those of the other split, or of --class-names-file.
     categories = categories or {0: "class 0"}

@@ -43,20 +43,20 @@ def resolve_classes(splits: dict[str, ContainerListing], request: ContainerReque
     for part in splits.values():
         if part.classes is None:
             raise DataError(
-                f"{part.first_file}: its photos lie in no folders, so their classes are unknown. Pack them as CLASS/photo.jpg; "
-                "for ImageNet's validation tar name the devkit (--devkit); for boxes the annotations (--annotations, "
-                "--val-annotations)."
+                f"{part.first_file}: its images are not in folders, so their classes are unknown. Pack the images as "
+                "CLASS/image.jpg. For ImageNet's validation tar, pass the development kit (--devkit). For boxes, pass the "
+                "annotations (--annotations, --val-annotations)."
             )
     kinds = {isinstance(part.classes, list) for part in splits.values()}
     if len(kinds) > 1:
-        raise DataError("train's classes are names and val's numbers (or vice versa). Prepare both from one source.")
+        raise DataError("one split has class names and the other has indices. Prepare train and val from the same source.")
     listed, readable = _listed_names(request) if request.class_names_file or request.num_classes else (None, None)
     names, labels = (_by_name if kinds == {True} else _by_number)(splits, request, listed)
     if len(names) < 2:
         file = next(iter(splits.values())).first_file
         raise DataError(
-            f"{file}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
-            "classes there are (--num-classes 10)."
+            f"{file}: only one class ({', '.join(names)}); a classifier needs at least two. Add files, or set the number "
+            "of classes (--num-classes 10)."
         )
     return ClassLabels(names, splits, labels, readable)
 
@@ -70,12 +70,12 @@ def _by_name(splits: dict[str, ContainerListing], request: ContainerRequest, lis
     used = {split: set(classes) for split, classes in named.items()}
     if listed is not None:
         if unknown := sorted(set().union(*used.values()) - set(names)):
-            raise DataError(f"{_named_by(request)}: lacks {join_names(unknown)}, which photos belong to.")
+            raise DataError(f"{_named_by(request)}: does not include {join_names(unknown)}, but images have these classes.")
     elif other := next((other for other in others if used[first] != used[other]), ""):
         raise DataError(
-            f"the classes of {other} are not those of {first}. Only in {first}: {join_names(sorted(used[first] - used[other]))}. "
-            f"Only in {other}: {join_names(sorted(used[other] - used[first]))}. Pack both with the same classes, or "
-            "name them all in a file (--class-names-file FILE)."
+            f"the classes of {other} and {first} differ. Only in {first}: {join_names(sorted(used[first] - used[other]))}. "
+            f"Only in {other}: {join_names(sorted(used[other] - used[first]))}. Pack both splits with the same classes, or "
+            "list all classes in a file (--class-names-file FILE)."
         )
     number = {name: k for k, name in enumerate(names)}
     return names, {split: np.array([number[name] for name in classes], np.int64) for split, classes in named.items()}
@@ -95,21 +95,21 @@ def _by_number(splits: dict[str, ContainerListing], request: ContainerRequest, l
         for number, name in (part.class_names or {}).items():
             if named.setdefault(number - first, name) != name:
                 raise DataError(
-                    f"{part.first_file}: class {number} is {name!r}, and {named[number - first]!r} in the other split. Pack both "
-                    "with one list of classes."
+                    f"{part.first_file}: class {number} is {name!r}, but {named[number - first]!r} in the other split. "
+                    "Pack both splits with one class list."
                 )
         if (low := np.flatnonzero(labels[split] < 0)).size:
             raise DataError(
-                f"{part.title(low[0])} has the class {part.classes[low[0]]}, and classes count from {first}. If they count from "
-                f"{part.classes.min()}: --label-offset {max(0, int(part.classes.min()))}"
+                f"{part.title(low[0])} has class {part.classes[low[0]]}, but class indices start at {first}. If they start "
+                f"at {part.classes.min()}, add --label-offset {max(0, int(part.classes.min()))}"
             )
     most = int(max(values.max() for values in labels.values())) + 1
     if most > MAX_CLASSES:
         number = most - 1 + first
-        raise DataError(f"a photo's class is {number:,}: no class but something else. Check what the labels are.")
+        raise DataError(f"an image has class {number:,}, which is too large for a class index. Check the labels.")
     if listed is not None:
         if len(listed) < most:
-            raise DataError(f"{_named_by(request)}: {len(listed):,} classes, and photos have number {most - 1}.")
+            raise DataError(f"{_named_by(request)}: {len(listed):,} classes, but an image has class {most - 1}.")
         return listed, labels
     _check_numbers(splits, first)
     names = tuple(named.get(k, str(k + first)) for k in range(most))
@@ -124,16 +124,15 @@ def _check_numbers(splits: dict[str, ContainerListing], first: int) -> None:
     lowest = min(map(min, used.values()))
     if lowest > first:
         raise DataError(
-            f"{next(iter(splits.values())).first_file}: no photo has the class {first}, from which these classes count; the "
-            f"lowest is {lowest}. If they count from there: --label-offset {lowest}. If the first classes have no photos: "
-            "--num-classes N, or --class-names-file FILE with their names."
+            f"{next(iter(splits.values())).first_file}: no image has class {first}, at which the class indices start; the "
+            f"lowest is {lowest}. If they start there, add --label-offset {lowest}. If the first classes have no images, "
+            "add --num-classes N, or --class-names-file FILE."
         )
     train = used.get("train", set())
     if alone := sorted(used.get("val", set()) - train) if train else []:
         raise DataError(
-            f"{splits['val'].first_file}: photos of the classes {join_names(map(str, alone))}, and no training photo has them: the "
-            "splits' numbers may count differently. If they do not, say how many classes there are (--num-classes), or "
-            "name them (--class-names-file)."
+            f"{splits['val'].first_file}: no training image has the classes {join_names(map(str, alone))}. The two splits "
+            "may count classes differently. If they do not, set --num-classes or --class-names-file."
         )
 
 
@@ -152,9 +151,7 @@ def read_numbered_names(classes: str, request: ContainerRequest) -> dict[int, st
             pairs = [(one["id"], one["name"]) for one in table] if isinstance(table, list) else table.items()
             return {int(number): tidy_class_name(name, f"--class-names-file {path}: a class") for number, name in pairs}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DataError(
-            f"--class-names-file {path}: cannot be read ({error!r}). Name a COCO JSON or a name list."
-        ) from None
+        raise DataError(f"--class-names-file {path}: cannot be read ({error!r}). Expected a COCO JSON or names.") from None
     return dict(enumerate(_listed_names(request)[0], first_label(request)))
 
 
@@ -182,13 +179,13 @@ def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str
         explicit = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"--class-names-file {path}: cannot be read ({reason}). Write one class a line.") from None
+        raise DataError(f"--class-names-file {path}: cannot be read ({reason}). Write one class per line.") from None
     if not isinstance(explicit, list | dict):
-        raise DataError(f"--class-names-file {path}: no list of names. Write one class a line, or a JSON list.")
+        raise DataError(f"--class-names-file {path}: not a list of names. Write one class per line, or a JSON list.")
     title = f"--class-names-file {path}: a class"
     names = tuple(tidy_class_name(name, title) for name in explicit)
     if (twice := find_duplicate(names)) is not None:
-        raise DataError(f"--class-names-file {path}: {twice!r} stands in it twice.")
+        raise DataError(f"--class-names-file {path}: {twice!r} is listed twice. Remove one of them.")
     if isinstance(explicit, list) or all(name == value for name, value in explicit.items()):
         return names, None
     return names, tuple(tidy_class_name(name, title) for name in explicit.values())
@@ -207,7 +204,8 @@ def _with_official_classes(part: ContainerListing, request: ContainerRequest) ->
         match = VAL_NAME.match(os.path.basename(name))
         if match is None or not 0 < int(match[1]) <= len(labels):
             raise DataError(
-                f"{part.first_file}: {os.fsdecode(name)} is no validation photo of ImageNet, so --devkit does not know its class."
+                f"{part.first_file}: {os.fsdecode(name)} is not a validation image of ImageNet, so its class is not in "
+                "--devkit."
             )
         classes.append(labels[int(match[1]) - 1])
         names.append(os.path.dirname(name) + b"/" + os.fsencode(classes[-1]) + b"/" + os.path.basename(name))

@@ -63,8 +63,8 @@ def unpack_first(archive: str, export: Export) -> str:
     root = os.path.join(folder, export.root) if export.root else folder
     archive, folder, root = map(shlex.quote, (archive, folder, root))
     return (
-        f"it holds photos with boxes ({export.found}), which are read from folders. Unpack it, then prepare the folder:\n"
-        f"  python3 -m {module} -e {archive} {folder} && paceline prepare {export.layout} --data {root}"
+        f"images with boxes ({export.found}) are supported only in folders. Unpack and prepare the folder:\n  python3 "
+        f"-m {module} -e {archive} {folder} && paceline prepare {export.layout} --data {root}"
     )
 
 
@@ -88,6 +88,6 @@ def prepare_first(location: str, *, scored: bool = False) -> str:
     files = location if kind or not is_address else f"{location.rstrip('/')}/*.tar"
     flags = f"--val {shlex.quote(files)}" if scored else f"--train {shlex.quote(files)} --val FILE"
     return (
-        f"{'an address' if is_address else 'a file'}, not a prepared data set. Index it first (its bytes stay there), and name DIR:  "
-        f"paceline prepare {kind or 'tar'} {flags} --output-dir DIR"
+        f"expected a prepared dataset, got {'an address' if is_address else 'a file'}. Index it first (its bytes stay "
+        f"in place), and pass DIR:  paceline prepare {kind or 'tar'} {flags} --output-dir DIR"
     )

@@ -79,8 +79,8 @@ def join_files(kind: str, files: ContainerFiles, photos: Sequence[Sequence[Membe
         twice = find_duplicate(names) or b""
         locations = [os.fsdecode(file) for file, own in zip(files.names, photos) for one in own if one.name == twice][:2]
         raise DataError(
-            f"{locations[0]}: two photos are called {os.fsdecode(twice)}, the other in {locations[1]}. Name each file once, and pack "
-            "photos under names of their own."
+            f"{locations[0]}: two images are named {os.fsdecode(twice)}; the other one is in {locations[1]}. Pass each "
+            "file once, and pack the images with unique names."
         )
 
     columns: dict[str, Any] = {
@@ -97,7 +97,7 @@ def join_splits(parts: Sequence[ContainerListing]) -> ContainerListing:
     schemes = {get_scheme(name) for part in parts for name in part.files}
     if len(kinds) > 1 or len(schemes) > 1:
         mixed = " and ".join(sorted(kinds if len(kinds) > 1 else {scheme or "paths" for scheme in schemes}))
-        raise DataError(f"one data set from {mixed}: prepare all of its files from one kind of place.")
+        raise DataError(f"a dataset must not combine {mixed}. Prepare all of its files from one type of source.")
     starts = np.cumsum([0, *(len(part.files) for part in parts)])
 
     lists: dict[str, Any] = {
@@ -131,7 +131,7 @@ class ContainedImages(ImagesToVerify):
             offsets=held.offsets,
             lengths=held.lengths,
             file_sizes=np.array([status.size for status in held.statuses], np.int64),
-            remedy="Give the same command again.",
+            remedy="Run the same command again.",
             stored_lengths=held.stored,
             changed="",
             **_record_names(held.names),
@@ -149,7 +149,7 @@ class ContainedImages(ImagesToVerify):
         """The photo's bytes, and the `container_stamp` of its file."""
         row = int(self._rows[i])
         if row < 0:
-            raise FileNotFoundError(f"{os.fsdecode(self.names[i])}: in none of the containers")
+            raise FileNotFoundError(f"{os.fsdecode(self.names[i])}: not in any of the containers")
         return int(self._held.lengths[row]), self._stamps[self._held.file[row]]
 
     def read(self, i: int) -> bytes:
@@ -160,14 +160,14 @@ class ContainedImages(ImagesToVerify):
         """Verify the bytes in the container, by its own checksum too. Raises DataError where it cannot be read at all."""
         row = int(self._rows[i])
         if row < 0:
-            raise InvalidImage("in none of the containers")
+            raise InvalidImage("not in any of the containers")
         try:
             data = self._records.read(row)
         except DamagedRecord as error:
             raise InvalidImage(error.reason) from None
         crc = int(self._held.crcs[row])
         if crc >= 0 and zlib.crc32(data) != crc:
-            raise InvalidImage("damaged: its CRC is not the one that the archive names")
+            raise InvalidImage("damaged: its CRC differs from the CRC in the archive")
         return verify_bytes(data, self.names[i], self.stamp(i)[1])
 
     def arrays(

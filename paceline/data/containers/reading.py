@@ -40,8 +40,8 @@ class Truncated(DataError):
 
     def __init__(self, name: str, records: int, offset: int, inside: str) -> None:
         super().__init__(
-            f"{name}: cut off at byte {offset:,}, {inside}, after {records:,} whole records. "
-            "Copy or download it again, or go on with what is whole:  --on-truncated skip"
+            f"{name}: truncated at byte {offset:,}, {inside}, after {records:,} complete records. Copy or download it "
+            "again, or use only the complete records:  --on-truncated skip"
         )
         self.records, self.offset, self.inside = records, offset, inside
 
@@ -64,13 +64,11 @@ def refuse_compressed(start: bytes, name: str) -> None:
     """Raises DataError where `start`, the first bytes of a file, are those of a file that was compressed as a whole."""
     if kind := compression(start):
         raise DataError(
-            f"{name}: compressed as a whole ({kind}), so no photo in it can be read by its position. "
-            f"Unpack it once:  {kind} -dc FILE > UNPACKED"
+            f"{name}: the file is compressed as a whole ({kind}). Decompress it once:  {kind} -dc FILE > UNPACKED"
         )
     if start.startswith(_ZLIB):
         raise DataError(
-            f"{name}: compressed as a whole (zlib), so no photo in it can be read by its position. "
-            "Write it without compression."
+            f"{name}: the file is compressed as a whole (zlib), which is not supported. Write it without compression."
         )
 
 
@@ -129,6 +127,4 @@ def check_member_name(name: bytes, archive: str) -> bytes:
         why = f"more than {MAX_NAME_BYTES:,} bytes"
     else:
         return b"/".join(parts)
-    raise DataError(
-        f"{archive}: the name of {format_member(name)} is {why}: not an archive of photos. Nothing of it is used."
-    )
+    raise DataError(f"{archive}: the member name {format_member(name)} is not allowed: {why}. The archive is not used.")

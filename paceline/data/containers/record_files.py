@@ -98,7 +98,7 @@ def _list_beside(files: ContainerFiles, number: int, records: Sequence[Record]) 
     inside = not any(b".." in path or path[:1] == b"/" for path in paths)
     fits = len(paths) == len(records) == len(set(paths)) and inside
     if not fits or any(abs(listed[r.id].labels[0] - float(r.labels[0])) > 1e-4 for r in records):
-        files.notes.append(f"{stem}.lst: is not the list of this .rec, so photos are named by their place")
+        files.notes.append(f"{stem}.lst: does not match this .rec file, so images are named by their position")
         return None
     return listed
 
@@ -107,7 +107,7 @@ def _beside(files: ContainerFiles, name: str) -> bytes | None:
     try:
         status = files.store.status(os.fsencode(name))
         if status.size > MAX_LIST_BYTES:
-            raise DataError(f"{name}: {status.size:,} bytes are no list of a RecordIO file. Remove it.")
+            raise DataError(f"{name}: {status.size:,} bytes are too many for the list of a RecordIO file. Remove the file.")
         return files.store.read(ByteRange(os.fsencode(name), 0, status.size))
     except FileNotFoundError:
         return None  # neither is needed
@@ -125,8 +125,8 @@ def _classes(labels: Sequence[np.ndarray], whole: ContainerListing, column: int)
         if not value.is_integer() or value < 0:
             explicit = " ".join(f"{one:g}" for one in label[:8])
             raise DataError(
-                f"{whole.title(i)} has the label {explicit}, and number {column} of it is no class (0, 1, ...). Name another with "
-                "--label-column, or pack it again."
+                f"{whole.title(i)}: value {column} of the label {explicit} is not a class index (0, 1, ...). Choose "
+                "another value with --label-column, or pack the file again."
             )
         numbers[i] = int(value)
     return numbers
@@ -140,7 +140,7 @@ def _detections(labels: Sequence[np.ndarray], whole: ContainerListing) -> Annota
         try:
             objects = parse_detection_label(label, whole.title(i))
         except DataError as error:
-            raise DataError(f"{error} If one of its numbers is the class: --label-column 0") from None
+            raise DataError(f"{error} If one of its values is the class, add --label-column 0") from None
         header = read_header(photos.read(i), whole.title(i))
         crowd = np.zeros(len(objects.classes), bool)
         boxes.append(ImageBoxes(header.height, header.width, objects.boxes, objects.classes, crowd))
@@ -158,7 +158,7 @@ def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dic
     whole = join_files(RANGES, files, held)
     boxed = [photo.boxes for photo in photos if photo.boxes is not None]
     if boxed and len(boxed) < len(photos):
-        raise DataError(f"{files.first}: some of its photos have a class and some have boxes. Prepare them apart.")
+        raise DataError(f"{files.first}: some images have a class and others have boxes. Prepare them separately.")
     if boxed:
         ids = [photo.source_id for photo in photos]
         return {files.split: replace(whole, annotations=join_annotations(Path(files.first), whole.names, boxed, ids))}
@@ -166,8 +166,8 @@ def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dic
     for photo, name in zip(photos, whole.names):
         if photo.synset and named.setdefault(photo.label, photo.synset) != photo.synset:
             raise DataError(
-                f"{os.fsdecode(name)}: its class is {photo.label}, {photo.synset}, and of another photo "
-                f"{photo.label}, {named[photo.label]}. These files were written with different lists of classes."
+                f"{os.fsdecode(name)}: class {photo.label} is {photo.synset}, but {named[photo.label]} for another image. "
+                "These files were written with different class lists."
             )
     numbers = np.array([photo.label for photo in photos], np.int64)
     return {files.split: replace(whole, classes=numbers, class_names=named)}

@@ -62,7 +62,7 @@ def read_recordio(file: BinaryIO, size: int, name: str) -> Iterator[Record]:
     at = records = 0
     while at < size:
         head = read_at(file, at, _GLANCE)
-        where, inside = f"{name}: record {records:,} (byte {at:,})", f"inside the record that begins at byte {at:,}"
+        where, inside = f"{name}: record {records:,} (byte {at:,})", f"inside the record that starts at byte {at:,}"
         if len(head) < PIECE.size:
             raise Truncated(name, records, size, inside)
         flag, length = _piece(head, where, at, records)
@@ -84,7 +84,7 @@ def read_recordio(file: BinaryIO, size: int, name: str) -> Iterator[Record]:
             total = len(payload)
             count = _label_count(payload, total, where)
         else:
-            raise DataError(f"{where}: a later piece of a record whose first is not there. Copy the file again.")
+            raise DataError(f"{where}: the first part of this record is missing. Copy the file again.")
         _, label, own_id, _ = IMAGE.unpack_from(payload)
         labels = np.frombuffer(payload, "<f4", count, IMAGE.size) if count else [label]
         yield Record(
@@ -117,10 +117,10 @@ def _piece(head: bytes, where: str, at: int, records: int = 0) -> tuple[int, int
     magic, word = PIECE.unpack_from(head)
     if magic != MAGIC:
         if at == 0:
-            raise DataError(f"{where}: it does not begin with RecordIO's magic word, so this is no RecordIO file.")
+            raise DataError(f"{where}: not a RecordIO file, because its magic number is missing.")
         raise DataError(
-            f"{where}: RecordIO's magic word is not there, after {records:,} whole records: damaged, or not a RecordIO "
-            "file. Copy it again."
+            f"{where}: the RecordIO magic number is missing after {records:,} complete records. The file is damaged, or "
+            "not a RecordIO file. Copy it again."
         )
     return word >> LENGTH_BITS, word & MAX_LENGTH
 
@@ -135,12 +135,12 @@ def _piece_ends(file: BinaryIO, at: int, size: int, where: str) -> list[int] | N
             return None
         flag, length = _piece(head, where, begin)
         if (flag == FIRST) != (begin == at) or flag == WHOLE:
-            raise DataError(f"{where}: its pieces end at byte {begin:,} without a last one. Copy the file again.")
+            raise DataError(f"{where}: its parts end at byte {begin:,} without a last part. Copy the file again.")
         ends.append(begin + PIECE.size + length)
         if ends[-1] > size:
             return None
         if ends[-1] - at > MAX_BYTES:
-            raise DataError(f"{where}: more than {MAX_BYTES:,} bytes in pieces: no photo. Copy the file again.")
+            raise DataError(f"{where}: over {MAX_BYTES:,} bytes in parts, too large for an image. Copy the file again.")
         if flag == LAST:
             return ends
         begin = ends[-1] + -ends[-1] % 4
@@ -155,7 +155,7 @@ def _joined(data: bytes, where: str) -> bytes:
         magic, word = PIECE.unpack_from(data, at) if begin <= len(data) else (b"", 0)
         flag, length = word >> LENGTH_BITS, word & MAX_LENGTH
         if magic != MAGIC or begin + length > len(data):
-            raise DataError(f"{where}: not the record that lay there when the data were prepared. Prepare them again.")
+            raise DataError(f"{where}: not the record that was prepared. Prepare the data again.")
         pieces.append(data[begin : begin + length])
         at = begin + length + -length % 4
     return MAGIC.join(pieces)
@@ -165,12 +165,12 @@ def _label_count(payload: bytes, length: int, where: str) -> int:
     """-> labels that follow the image header. `payload` begins the payload, of `length` bytes."""
     if length < IMAGE.size:
         raise DataError(
-            f"{where}: its {length:,} bytes hold no image header ({IMAGE.size} bytes): not written by im2rec or "
-            "mx.recordio.pack, so it has no label."
+            f"{where}: {length:,} bytes are too short for an image header ({IMAGE.size} bytes). It was not written by "
+            "im2rec or mx.recordio.pack, so it has no label."
         )
     count = IMAGE.unpack_from(payload)[0]
     if IMAGE.size + 4 * count > length:
-        raise DataError(f"{where}: its header counts {count:,} labels, more than its {length:,} bytes hold: damaged.")
+        raise DataError(f"{where}: the {count:,} labels of its header exceed its {length:,} bytes. The file is damaged.")
     return count
 
 
@@ -206,7 +206,7 @@ def record_bytes(record: RecordIOContent) -> bytes:
     payload = header + record.photo
     if len(payload) > MAX_LENGTH:
         size = len(record.photo)
-        raise DataError(f"photo {record.id} has {size:,} bytes; RecordIO takes {MAX_LENGTH:,} with its header at most.")
+        raise DataError(f"image {record.id} has {size:,} bytes; RecordIO supports at most {MAX_LENGTH:,} with the header.")
     pieces: list[bytes] = []
     begin = 0
     # The magic word at a multiple of four would look like the next record: it is left out, and its place begins a new piece.
@@ -253,14 +253,14 @@ def read_idx(text: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
             continue
         words = line.split(b"\t")
         if len(words) != 2 or not all(word.strip().isdigit() and len(word) < 19 for word in words):
-            raise DataError(f"{name}: line {number:,} is {abbreviate(repr(line))}, not KEY <tab> OFFSET. Leave it out.")
+            raise DataError(f"{name}: line {number:,} is {abbreviate(repr(line))}; expected KEY <tab> OFFSET. Remove it.")
         keys.append(int(words[0]))
         offsets.append(int(words[1]))
     result = np.array(keys, np.int64), np.array(offsets, np.int64)
     for what, values in zip(("key", "offset"), result):
         unique, counts = np.unique(values, return_counts=True)
         if len(unique) < len(values):
-            raise DataError(f"{name}: {what} {unique[counts.argmax()]:,} is in it more than once. Leave the .idx out.")
+            raise DataError(f"{name}: {what} {unique[counts.argmax()]:,} is listed more than once. Remove the .idx file.")
     return result
 
 
@@ -274,24 +274,24 @@ def check_idx(
     A key need not be the record's id; where the two are the same numbers in another order, they belong to other data.
     Raises Truncated where the .rec ends between two records, and the .idx goes on.
     """
-    remedy = f"It is the index of other data: put the right one there, or remove it ({rec} is read without)."
+    remedy = f"The .idx belongs to other data. Replace it with the right one, or remove it ({rec} can be read without it)."
     order, wanted = np.argsort(offsets, kind="stable"), np.argsort(starts, kind="stable")
     there = len(starts)
     if len(offsets) > there and offsets[order[there]] >= size and np.array_equal(offsets[order[:there]], starts[wanted]):
-        raise Truncated(rec, there, size, f"where {name} has another record")
+        raise Truncated(rec, there, size, f"at which {name} has another record")
     if len(offsets) != len(starts):
-        raise DataError(f"{name}: it names {len(offsets):,} records, and {rec} has {len(starts):,}. {remedy}")
+        raise DataError(f"{name}: it lists {len(offsets):,} records, but {rec} has {len(starts):,}. {remedy}")
     wrong = offsets[order] != starts[wanted]
     if wrong.any():
         first = int(wrong.argmax())
         key, begin = keys[order][first], offsets[order][first]
-        raise DataError(f"{name}: record {key} should begin at byte {begin:,}, and none of {rec} does. {remedy}")
+        raise DataError(f"{name}: record {key} should start at byte {begin:,}, but no record of {rec} does. {remedy}")
     keys, ids = keys[order], ids[wanted]
     moved = keys != ids
     if moved.any() and np.array_equal(np.sort(keys), np.sort(ids)):
         first = int(moved.argmax())
         at = offsets[order][first]
-        raise DataError(f"{name}: at byte {at:,} it has record {keys[first]}, and {rec} has {ids[first]} there. {remedy}")
+        raise DataError(f"{name}: it has record {keys[first]} at byte {at:,}, but {rec} has {ids[first]}. {remedy}")
 
 
 def read_lst(text: bytes, name: str) -> Iterator[LstLine]:
@@ -309,7 +309,7 @@ def read_lst(text: bytes, name: str) -> Iterator[LstLine]:
             yield LstLine(int(words[0]), labels, words[-1])
         except ValueError:
             raise DataError(
-                f"{name}: line {number:,} is {abbreviate(repr(line))}, not ID <tab> LABEL <tab> PATH."
+                f"{name}: line {number:,}, {abbreviate(repr(line))}, is not ID <tab> LABEL <tab> PATH."
             ) from None
 
 
@@ -331,21 +331,21 @@ def parse_detection_label(labels: np.ndarray, where: str) -> RecordIOObjects:
     An object whose class is below 0 is padding, as MXNet's iterators write it, and is left out.
     """
     if len(labels) < 2 or not np.isfinite(labels).all():
-        raise DataError(f"{where}: {len(labels)} numbers are no detection label (header width, object width, objects).")
+        raise DataError(f"{where}: {len(labels)} values are not a detection label (header width, object width, objects).")
     if labels[0] != int(labels[0]) or labels[1] != int(labels[1]) or labels[0] < 2 or labels[1] < 5:
         raise DataError(
-            f"{where}: its label begins {labels[0]:g}, {labels[1]:g}; a detection label begins with the width of its header "
-            "(2 or more) and of an object (5 or more)."
+            f"{where}: its label starts with {labels[0]:g}, {labels[1]:g}. A detection label starts with the width of the "
+            "header (at least 2) and of an object (at least 5)."
         )
     header, width = int(labels[0]), int(labels[1])
     count, left = divmod(len(labels) - header, width)
     if count < 0 or left:
-        result = f"its label has {len(labels)} numbers"
-        raise DataError(f"{where}: {result}, which is not {header} of the header and {width} for each object.")
+        result = f"its label has {len(labels)} values"
+        raise DataError(f"{where}: {result}; expected {header} for the header and {width} per object.")
     objects = labels[header:].reshape(count, width)
     objects = objects[objects[:, 0] >= 0]
     classes = objects[:, 0]
     wrong = classes[(classes != np.floor(classes)) | (classes > _MAX_CLASS)]
     if len(wrong):
-        raise DataError(f"{where}: an object's class is {wrong[0]:g}, not a whole number up to {_MAX_CLASS:,}.")
+        raise DataError(f"{where}: an object has class {wrong[0]:g}; expected an integer up to {_MAX_CLASS:,}.")
     return RecordIOObjects(objects[:, 1:5].astype(np.float32), classes.astype(np.int64), objects[:, 5:].astype(np.float32))

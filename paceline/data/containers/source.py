@@ -63,7 +63,7 @@ def prepare_containers(
     Raises DataError for every flaw of a container or a photo; then no manifest is written.
     """
     if not request.train and not request.val:
-        raise DataError("name the files: --train FILE... and --val FILE...")
+        raise DataError("--train FILE... or --val FILE... is required.")
     if request.val_fraction:
         check_fraction(request.val_fraction)
     _check_flags(request)
@@ -74,11 +74,11 @@ def prepare_containers(
         is_paceline_manifest(path / MANIFEST) and not Manifest.load(path).in_containers
     ):  # its photos would be taken for these
         raise DataError(
-            f"{path}: holds the index of photos in folders. Choose another folder with --output-dir DIR, or delete its manifest.json."
+            f"{path}: has the index of images in folders. Set another --output-dir DIR, or delete its manifest.json."
         )
     splits, notes = _listed(request, workers, walked)
     if "val" in splits and request.val_fraction:
-        raise DataError("--val-fraction: there are validation photos already; leave it out.")
+        raise DataError("--val-fraction: the dataset already has validation images. Remove --val-fraction.")
     boxed = request.annotations or request.val_annotations or any(part.annotations for part in splits.values())
     # The manifest names files in its own folder relative to it, so that the whole can be moved.
     prefix = os.path.join(str(path), "")
@@ -109,15 +109,13 @@ def _check_flags(request: ContainerRequest) -> None:
         "--devkit": bool(request.devkit) and (not archive or boxes),
     }
     remedies = {
-        "--val-annotations": "name the archive of its photos with --val, the same as --train's where they are in it",
-        "--annotations": "name the archive of its photos with --train",
-        "--group-by": "it groups photos for --val-fraction",
-        "--num-classes": "the annotations or --class-names-file say how many there are; leave it out",
+        "--val-annotations": "requires the archive of its images. Pass --val, which may be the file of --train",
+        "--annotations": "requires the archive of its images. Pass --train",
+        "--group-by": "requires --val-fraction",
+        "--num-classes": "the annotations or --class-names-file set the number of classes. Remove --num-classes",
     }
     if flag := next((flag for flag, alone in idle.items() if alone), None):
-        raise DataError(
-            f"{flag}: {remedies.get(flag, f'does nothing for {request.layout} files of this kind; leave it out')}."
-        )
+        raise DataError(f"{flag}: {remedies.get(flag, f'has no effect on {request.layout} files. Remove it')}.")
 
 
 def _with_absolute_paths(request: ContainerRequest) -> ContainerRequest:
@@ -167,9 +165,9 @@ def _listed(
         files = unpack_compressed(files)
         for name, part in READERS[request.layout](files, request).items():
             if name in splits:
-                raise DataError(f"{sources[0]}: it brings photos of {name}, and --{name} names others. Leave one out.")
+                raise DataError(f"{sources[0]}: already has {name} images, so --{name} is not allowed. Remove one of them.")
             if not part.names:
-                raise DataError(f"{sources[0]}: no photo in it.")
+                raise DataError(f"{sources[0]}: no images found.")
             splits[name] = part
             notes += part.notes
         notes += files.notes

@@ -116,11 +116,11 @@ class ContainerFiles:
                 if not self.skip_truncated:
                     raise
                 self.notes.append(
-                    f"{name}: cut off at byte {cut.offset:,}; its {cut.records:,} whole records are used, what follows is lost"
+                    f"{name}: truncated at byte {cut.offset:,}. Its {cut.records:,} complete records are used"
                 )
             except OSError as error:
                 trouble = isinstance(error, StoreError)
-                remedy = "Give the same command again." if trouble else "Check the file and its disk."
+                remedy = "Run the same command again." if trouble else "Check the file and its disk."
                 raise DataError(f"{name}: cannot be read ({error.strerror or error}). {remedy}") from None
             return entries
 
@@ -145,7 +145,7 @@ def find_files(split: str, sources: Sequence[str], **options: Any) -> ContainerF
     names: list[bytes] = []
     for source in wanted:
         if get_scheme(source) != get_scheme(wanted[0]):
-            raise DataError(f"{flag} {source}: not the same kind of place as {wanted[0]}. Prepare them apart.")
+            raise DataError(f"{flag} {source}: not in the same type of location as {wanted[0]}. Prepare them separately.")
         path = absolute_source(source)
         try:
             matches = store.find(path) if glob.has_magic(path) and not _exists(path) else [os.fsencode(path)]
@@ -153,10 +153,10 @@ def find_files(split: str, sources: Sequence[str], **options: Any) -> ContainerF
             reason = error.strerror or error
             raise DataError(f"{flag} {source}: cannot be listed ({reason}). Check the address.") from None
         if not matches:
-            raise DataError(f"{flag} {source}: matches no file. Check the path.")
+            raise DataError(f"{flag} {source}: no file matches. Check the path.")
         names += matches
     if len(names) > MAX_FILES:
-        raise DataError(f"{flag}: {len(names):,} files; {MAX_FILES:,} are read at most.")
+        raise DataError(f"{flag}: {len(names):,} files; at most {MAX_FILES:,} are supported.")
     return ContainerFiles(split, names, store, _statuses(flag, names, store), **options)
 
 
@@ -180,7 +180,7 @@ def _numbered(source: str) -> Iterator[str]:
         return
     first, last = int(match[1]), int(match[2])
     if not first <= last < first + MAX_FILES:
-        raise DataError(f"{source}: {{{match[1]}..{match[2]}}} counts to nothing. Write {{FIRST..LAST}}.")
+        raise DataError(f"{source}: {{{match[1]}..{match[2]}}} is not a valid range. Write {{FIRST..LAST}}.")
     for number in range(first, last + 1):
         yield from _numbered(f"{source[: match.start()]}{number:0{len(match[1])}d}{source[match.end() :]}")
 
@@ -191,10 +191,10 @@ def _statuses(flag: str, names: Sequence[bytes], store: ByteStore) -> list[FileS
         source = f"{flag} {path}"
         try:
             if not get_scheme(name) and os.path.isdir(name):
-                raise DataError(f"{source}: this is a folder; name the files in it, for instance {path}/*.")
+                raise DataError(f"{source}: this is a folder. Pass its files, for example {path}/*")
             return store.status(name)
         except FileNotFoundError:
-            raise DataError(f"{source}: no such file. Check the path.") from None
+            raise DataError(f"{source}: file not found. Check the path.") from None
         except OSError as error:
             raise DataError(f"{source}: cannot be read ({error.strerror or error}). Check the address.") from None
 
@@ -215,8 +215,8 @@ def unpack_compressed(files: ContainerFiles) -> ContainerFiles:
             kind = compression(file.read(8))
         if kind == "zstd" and find_spec("zstandard") is None:
             raise DataError(
-                f"{os.fsdecode(name)}: compressed as a whole (zstd). {install_command('zstd')}, and it is unpacked once into "
-                f"{_place()}; or do it:  zstd -d FILE -o UNPACKED"
+                f"{os.fsdecode(name)}: the whole file is compressed (zstd). To decompress it automatically into "
+                f"{_place()}, run  {install_command('zstd')}  or decompress it yourself:  zstd -d FILE -o UNPACKED"
             )
         if kind != "zstd" and kind not in _UNPACKERS:  # its reader refuses it, with the command that unpacks it
             return name, status
@@ -230,7 +230,7 @@ def unpack_compressed(files: ContainerFiles) -> ContainerFiles:
     if new:
         first = f"{os.fsdecode(new[0][1])}{f' and {len(new) - 1:,} more' if len(new) > 1 else ''}"
         size = sum(size for size, _ in new)
-        notes.append(f"{first}: unpacked into {_place()}, {size:,} bytes that training reads; keep them")
+        notes.append(f"{first}: unpacked into {_place()} ({size:,} bytes). Training reads the unpacked files, so keep them")
     names, statuses = map(list, zip(*unpacked))
     return replace(files, names=names, statuses=statuses, notes=notes)
 
@@ -252,11 +252,11 @@ def _unpacked(path: Path, status: FileStatus, kind: str) -> Path:
             for chunk in chunks:
                 written += len(chunk)
                 if written > most:
-                    raise DataError(f"{path}: unpacks to more than {most:,} bytes; photos are not packed so small.")
+                    raise DataError(f"{path}: unpacks to more than {most:,} bytes, which is too much for packed images.")
                 if shutil.disk_usage(out.parent).free < SPARE_BYTES + len(chunk):
                     raise DataError(
-                        f"{path}: unpacked it does not fit on the disk of {out.parent} ({written:,} bytes did). Free some space, "
-                        "or choose another disk:  PACELINE_CACHE=DIR"
+                        f"{path}: the disk of {out.parent} is full after {written:,} unpacked bytes. Free some space, or "
+                        "choose another disk:  PACELINE_CACHE=DIR"
                     )
                 file.write(chunk)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -278,4 +278,4 @@ def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
             if frame.eof:
                 frame = zstandard.ZstdDecompressor().decompressobj()
     if begun:
-        raise EOFError("its last frame is cut off")
+        raise EOFError("its last frame is truncated")

@@ -89,7 +89,7 @@ def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Me
             base = outer.name.rsplit(b"/", 1)[-1]
             if in_system_folder(outer.name) or not base.lower().endswith(b".tar"):
                 if is_image_path(outer.name):
-                    raise DataError(f"{name}: {format_member(outer.name)} lies beside tars, in one of which it should be.")
+                    raise DataError(f"{name}: {format_member(outer.name)} is next to tar files, but must be inside one.")
                 continue
             end = min(outer.offset + outer.length, size)
             for member in _members(file, outer.offset, end, f"{name}: {format_member(outer.name)}"):
@@ -122,8 +122,8 @@ def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Mem
             yield Member(name, at, length)
         elif kind != _FOLDER and is_image_path(name):
             raise DataError(
-                f"{archive}: {format_member(name)} is {_KINDS.get(kind, 'of an unknown kind')}, which has no bytes of its own. "
-                "Pack the archive again with the photo itself:  tar --dereference --hard-dereference -cf NEW.tar FOLDER"
+                f"{archive}: {format_member(name)} is {_KINDS.get(kind, 'of an unknown type')}, which has no data. Pack "
+                "the archive again with the image itself:  tar --dereference --hard-dereference -cf NEW.tar FOLDER"
             )
         elif header.kind == _SPARSE:
             # More of GNU's old map may lie before the data, each block of it saying whether.
@@ -141,17 +141,17 @@ def _next(file: BinaryIO, at: int, begin: int, end: int, archive: str) -> tuple[
         block = read_at(file, at, BLOCK) if at + BLOCK <= end else b""
         if len(block) < BLOCK:
             refuse_compressed(read_at(file, at, end - at) if at == begin else b"", archive)
-            raise _Cut(end, f"inside the header at byte {at:,}" if at < end else "where its end mark should be")
+            raise _Cut(end, f"inside the header at byte {at:,}" if at < end else "at its end marker")
         if block == _ZEROS:
             return None, about, at
         try:
             header = _parse_header(block)
             if header is None:
-                raise ValueError("a wrong sum")
+                raise ValueError("a wrong checksum")
             if header.kind not in _DESCRIBING:
                 return header, about, at + BLOCK
             if header.data > _LONGEST_TEXT:
-                raise ValueError(f"a name or notes of {header.data:,} bytes")
+                raise ValueError(f"a name or metadata of {header.data:,} bytes")
             text = read_at(file, at + BLOCK, header.data) if at + BLOCK + header.data <= end else b""
             if len(text) < header.data:
                 raise _Cut(end, f"inside the header at byte {at:,}")
@@ -159,7 +159,7 @@ def _next(file: BinaryIO, at: int, begin: int, end: int, archive: str) -> tuple[
         except ValueError as error:
             if at == begin:
                 refuse_compressed(block, archive)
-                raise DataError(f"{archive}: it does not begin with a tar's header ({error}), so this is no tar.") from None
+                raise DataError(f"{archive}: not a tar file: it does not start with a tar header ({error}).") from None
             raise DataError(
                 f"{archive}: the header at byte {at:,} is damaged ({error}). Copy or download it again."
             ) from None
@@ -197,11 +197,11 @@ def _number(field: bytes) -> int:
     if field[0] & 0x80:
         value = int.from_bytes(field, "big") - (0x80 << 8 * (len(field) - 1))
         if value >= 1 << 62:
-            raise ValueError("a length below 0 or without end")
+            raise ValueError("a negative or unlimited length")
         return value
     digits = field.partition(b"\0")[0].strip()
     if digits and not digits.isdigit():
-        raise ValueError("a length that is no number")
+        raise ValueError("a length that is not a number")
     return int(digits or b"0", 8)
 
 
@@ -220,18 +220,18 @@ def _described(before: _About, kind: bytes, text: bytes) -> _About:
         result = _PAX_RECORD.match(text, at)
         end = at + int(result[1]) if result else 0
         if not result or end <= result.end() or text[end - 1 : end] != b"\n":
-            raise ValueError("pax records that are none")
+            raise ValueError("invalid pax records")
         records[result[2]] = text[result.end() : end - 1]
         at = end
     if kind == _PAX_GLOBAL:
         if b"path" in records or b"size" in records:
-            raise ValueError("one name or length for all files")
+            raise ValueError("one name or length for all members")
         return before
     name = before.name if before.name is not None else records.get(b"path")
     data = before.data
     if data is None and b"size" in records:
         if not records[b"size"].isdigit():
-            raise ValueError("a length that is no number")
+            raise ValueError("a length that is not a number")
         data = int(records[b"size"][:30])
     return _About(name, data, before.sparse or any(key.startswith(b"GNU.sparse.") for key in records))
 
@@ -247,8 +247,8 @@ def _refuse_joined(file: BinaryIO, at: int, end: int, archive: str) -> None:
         joined = False
     if joined:
         raise DataError(
-            f"{archive}: a second tar begins behind the end of the first, at byte {at + second:,}. Join tars with  tar -A , or give "
-            "them one by one."
+            f"{archive}: a second tar starts after the end of the first, at byte {at + second:,}. Join tar files with  tar "
+            "-A , or pass them separately."
         )
 
 

@@ -62,7 +62,7 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[RecordSpan]
     """
     at = records = 0
     while at < size:
-        inside, damaged = f"inside the record that begins at byte {at:,}", "Copy or download it again."
+        inside, damaged = f"inside the record that starts at byte {at:,}", "Copy or download it again."
         head = read_at(file, at, _HEADER_BYTES)
         if len(head) < _HEADER_BYTES:
             if at == 0:
@@ -72,10 +72,10 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[RecordSpan]
         if masked_crc32c(head[: _LENGTH.size]) != _CHECKSUM.unpack_from(head, _LENGTH.size)[0]:
             if at == 0:
                 refuse_compressed(head, name)
-                raise DataError(f"{name}: its first 12 bytes are no length with its checksum, so this is no TFRecord file.")
+                raise DataError(f"{name}: not a TFRecord file: its first 12 bytes are not a length with a checksum.")
             raise DataError(
-                f"{name}: wrong checksum (CRC-32C) of the length of record {records:,}, at byte {at:,}: damaged from there on. "
-                f"{damaged}"
+                f"{name}: checksum mismatch (CRC-32C) for the length of record {records:,}, at byte {at:,}. The rest of "
+                f"the file is damaged. {damaged}"
             )
         begin = at + _HEADER_BYTES
         end = begin + length + _CHECKSUM.size
@@ -83,14 +83,14 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[RecordSpan]
             raise Truncated(name, records, size, inside)
         if length > MAX_BYTES:
             result = f"record {records:,}, at byte {at:,}, has {length:,} bytes"
-            raise DataError(f"{name}: {result}; {MAX_BYTES:,} are read at most.")
+            raise DataError(f"{name}: {result}; at most {MAX_BYTES:,} bytes are supported.")
         data, tail = read_at(file, begin, length), read_at(file, begin + length, _CHECKSUM.size)
         if len(data) + len(tail) < end - begin:  # the file is shorter than the given size
             raise Truncated(name, records, begin + len(data), inside)
         if masked_crc32c(data) != _CHECKSUM.unpack(tail)[0]:
             raise DataError(
-                f"{name}: wrong checksum (CRC-32C) of the {length:,} bytes of record {records:,}, at byte {at:,}: damaged. "
-                f"{damaged}"
+                f"{name}: checksum mismatch (CRC-32C) for the {length:,} bytes of record {records:,}, at byte {at:,}. The "
+                f"record is damaged. {damaged}"
             )
         yield RecordSpan(begin, length, data)
         records += 1
@@ -133,7 +133,7 @@ def read_fields(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[
         if number == 0:
             raise MalformedMessage(f"field 0 at byte {at:,}")
         if stop > end:
-            raise MalformedMessage(f"field {number} of {what} at byte {at:,} reaches beyond it")
+            raise MalformedMessage(f"field {number} of {what} at byte {at:,} extends beyond its end")
         yield number, wire, value, stop
         at = stop
 
@@ -150,7 +150,7 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift >= 70:
             raise MalformedMessage(f"a number of more than 10 bytes at byte {at:,}")
-    raise MalformedMessage(f"a number that is cut off at byte {end:,}")
+    raise MalformedMessage(f"a truncated number at byte {end:,}")
 
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
@@ -205,7 +205,7 @@ def parse_example(data: bytes, where: str) -> dict[str, Feature]:
                         key, feature = _entry(data, entry, entry_end)
                         features[key] = feature
     except MalformedMessage as error:
-        raise DataError(f"{where}: no tf.train.Example ({error}). Only TFRecords of Examples can be read.") from None
+        raise DataError(f"{where}: not a tf.train.Example ({error}). Only TFRecords of Examples are supported.") from None
     return features
 
 
@@ -216,7 +216,7 @@ def _entry(data: bytes, begin: int, end: int) -> tuple[str, Feature]:
             try:
                 key = data[start:stop].decode()
             except UnicodeDecodeError:
-                raise MalformedMessage(f"a feature's name at byte {start:,} is no UTF-8") from None
+                raise MalformedMessage(f"a feature name at byte {start:,} is not UTF-8") from None
         elif number == 2:
             feature = _feature(data, start, stop)
     return key, feature
@@ -236,7 +236,7 @@ def _feature(data: bytes, begin: int, end: int) -> Feature:
             for number, wire, a, b in read_fields(data, start, stop, "FloatList"):
                 if number == 1 and wire in (BYTES, FIXED32):
                     if (b - a) % 4:
-                        raise MalformedMessage(f"{b - a} bytes of numbers of four bytes at byte {a:,}")
+                        raise MalformedMessage(f"{b - a} bytes of 4-byte numbers at byte {a:,}")
                     floats.append(np.frombuffer(data, "<f4", (b - a) // 4, a))
         elif kind == _INT64_LIST:
             for number, wire, at, b in read_fields(data, start, stop, "Int64List"):
@@ -259,7 +259,7 @@ def imagenet_example(features: dict[str, Feature], data: bytes, where: str) -> I
     """The record `data` with its `features`, as a photo with one class. Raises DataError naming the feature that is missing."""
     label = features.get(LABEL, NOTHING).ints
     if len(label) != 1:
-        raise _unlike(features, where, LABEL, "one whole number")
+        raise _unlike(features, where, LABEL, "one integer")
     synset, filename = (_text(features, data, name) for name in ("image/class/synset", "image/filename"))
     return ImageExample(_photo(features, where), filename, int(label[0]), synset)
 
@@ -274,18 +274,18 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Image
     names = of_objects("class/text").texts(data)
     if names and not len(classes):
         raise DataError(
-            f"{where}: image/object/class/label is missing, only image/object/class/text is there. Write the numbers of the classes "
-            "too, as int64 from 1, and name the classes with --class-names-file FILE."
+            f"{where}: image/object/class/label is missing; only image/object/class/text is present. Add the class indices "
+            "as int64 from 1, and pass the class names with --class-names-file FILE."
         )
     corners = [of_objects(f"bbox/{corner}").floats for corner in _CORNERS]
     for corner, values in zip(_CORNERS, corners):
         if len(values) != len(classes):
-            wanted = f"{len(classes)} numbers, one for each object"
+            wanted = f"{len(classes)} values, one per object"
             raise _unlike(features, where, f"image/object/bbox/{corner}", wanted)
     is_crowd, areas, masks = of_objects("is_crowd").ints, of_objects("area").floats, of_objects("mask").texts(data)
     for name, values in (("is_crowd", is_crowd), ("area", areas), ("mask", masks)):
         if len(values) not in (0, len(classes)):
-            raise _unlike(features, where, f"image/object/{name}", f"{len(classes)} values, one for each object")
+            raise _unlike(features, where, f"image/object/{name}", f"{len(classes)} values, one per object")
     height, width = (features.get(f"image/{side}", NOTHING).ints for side in ("height", "width"))
     boxes = ImageBoxes(
         int(height[0]) if len(height) else 0,
@@ -304,7 +304,7 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Image
 def _photo(features: dict[str, Feature], where: str) -> ByteSpan:
     ranges = features.get(PHOTO, NOTHING).ranges
     if len(ranges) != 1:
-        raise _unlike(features, where, PHOTO, "the bytes of one photo")
+        raise _unlike(features, where, PHOTO, "the bytes of one image")
     return ranges[0]
 
 
@@ -315,10 +315,10 @@ def _text(features: dict[str, Feature], data: bytes, name: str) -> str:
 
 def _unlike(features: dict[str, Feature], where: str, name: str, wanted: str) -> DataError:
     if name in features:
-        result = f"it holds {max(len(values) for values in features[name])}"
+        result = f"it has {max(len(values) for values in features[name])}"
     else:
-        result = "it is not there; there are " + escape_line(", ".join(sorted(features)[:20])[:500] or "none")
-    return DataError(f"{where}: {name} should hold {wanted}: {result}. Written by other scripts than the original ones?")
+        result = "it is missing; the features are " + escape_line(", ".join(sorted(features)[:20])[:500] or "none")
+    return DataError(f"{where}: {name} must have {wanted}: {result}. Check that the reference scripts wrote this file.")
 
 
 def example_bytes(features: Mapping[str, Values]) -> bytes:

@@ -85,7 +85,7 @@ def zip_members(file: BinaryIO, size: int, name: str) -> Iterator[Member]:
     begins = read_at(file, 0, 4)
     if directory is None or (directory.shift and begins == _LOCAL_MARK):
         if begins != _LOCAL_MARK[: len(begins)] or not begins:
-            raise DataError(f"{name}: it does not begin or end as a zip does, so this is no zip.")
+            raise DataError(f"{name}: not a zip file, because it does not start or end like a zip.")
         yield from _before_the_cut(file, size, name)
         return
     reached = 0
@@ -93,7 +93,7 @@ def zip_members(file: BinaryIO, size: int, name: str) -> Iterator[Member]:
         offset = _data_offset(file, entry, name) if entry.at < directory.begin else entry.at
         if entry.at < reached or offset + entry.stored_length > directory.begin:
             own = format_member(entry.name)
-            raise DataError(f"{name}: the bytes of {own} are those of other members too: a bomb, or damaged.")
+            raise DataError(f"{name}: the bytes of {own} overlap other members. The archive is damaged or a zip bomb.")
         reached = offset + entry.stored_length
         if member := _plain(entry, offset, name):
             yield member
@@ -112,7 +112,7 @@ def inflate(stored: bytes, length: int) -> bytes:
     if len(data) > length:
         raise ValueError(f"unpacks to more than {length:,} bytes")
     if len(data) < length or not stream.eof:
-        raise ValueError(f"its packed bytes end before its {length:,} do")
+        raise ValueError(f"its compressed data ends before {length:,} bytes")
     return data
 
 
@@ -124,20 +124,22 @@ def _plain(entry: _Entry, offset: int, archive: str) -> Member | None:
         return None
     member, deflated = f"{archive}: {format_member(name)}", entry.method == _DEFLATED
     if entry.is_link:
-        raise DataError(f"{member} is a symbolic link. Pack the archive again with the photo itself.")
+        raise DataError(f"{member} is a symbolic link. Pack the archive again with the image itself.")
     if entry.flags & (_ENCRYPTED | _MASKED):
         raise DataError(f"{member} is encrypted. Unpack the archive with its password, and prepare the folder.")
     if entry.method not in (_STORED, _DEFLATED):
-        method = _METHODS.get(entry.method, f"of method {entry.method}")
-        raise DataError(f"{member} is {method}, neither stored nor deflated. Unpack it, and prepare the folder.")
+        method = _METHODS.get(entry.method, str(entry.method))
+        raise DataError(
+            f"{member} has compression method {method}; only stored and deflated are supported. Unpack it first."
+        )
     if entry.length != entry.stored_length and not deflated:
-        raise DataError(f"{member} is stored, and says two sizes ({entry.length:,} and {entry.stored_length:,} bytes).")
+        raise DataError(f"{member} is stored, but has two sizes ({entry.length:,} and {entry.stored_length:,} bytes).")
     ratio = entry.length / max(1, entry.stored_length)
     too_large = entry.length > MAX_BYTES or (entry.length > LARGE and ratio > MAX_LARGE_RATIO)
     if ratio > MAX_RATIO or (is_photo and too_large):
         raise DataError(
-            f"{member} says {entry.length:,} bytes, of {entry.stored_length:,} packed: a bomb, not a photo. "
-            "Nothing of it is used."
+            f"{member} would grow from {entry.stored_length:,} to {entry.length:,} bytes, so it is a zip bomb and not an "
+            "image. The archive is not used."
         )
     return Member(name, offset, entry.length, entry.stored_length if deflated else AS_IT_IS, entry.crc)
 
@@ -156,8 +158,8 @@ def _data_offset(file: BinaryIO, entry: _Entry, archive: str) -> int:
         if same:
             return entry.at + len(head) + extra
     raise DataError(
-        f"{archive}: at byte {entry.at:,} there is not {format_member(entry.name)}, which its directory has there: damaged. "
-        "Copy or download the archive again."
+        f"{archive}: {format_member(entry.name)} is not at byte {entry.at:,}, where the directory lists it. The archive is "
+        "damaged. Copy or download it again."
     )
 
 
@@ -180,7 +182,7 @@ def _before_the_cut(file: BinaryIO, size: int, archive: str) -> Iterator[Member]
             yield member
             records += 1
         at = offset + stored_length
-    raise Truncated(archive, records, size, f"before its directory, which begins after byte {at:,}")
+    raise Truncated(archive, records, size, f"before its directory, which starts after byte {at:,}")
 
 
 def _find_directory(file: BinaryIO, size: int, archive: str) -> _Directory | None:
@@ -205,7 +207,7 @@ def _find_directory(file: BinaryIO, size: int, archive: str) -> _Directory | Non
         if 0 <= offset <= begin and (not length or read_at(file, begin, 4) == _CENTRAL_MARK):
             return _Directory(begin, end, entries, begin - offset)
     if in_parts:
-        raise DataError(f"{archive}: one part of a zip in several files. Join them:  zip -s 0 FIRST.zip --out WHOLE.zip")
+        raise DataError(f"{archive}: one part of a split zip. Join the parts:  zip -s 0 FIRST.zip --out WHOLE.zip")
     return None
 
 
@@ -213,7 +215,7 @@ def _read_entries(file: BinaryIO, directory: _Directory, archive: str) -> Iterat
     """The entries in the directory's order. Raises DataError where it is damaged, or too large to be one."""
     size = directory.end - directory.begin
     if size > MAX_BYTES:
-        raise DataError(f"{archive}: its directory has {size:,} bytes; {MAX_BYTES:,} are read at most.")
+        raise DataError(f"{archive}: its directory has {size:,} bytes; at most {MAX_BYTES:,} are supported.")
     data = read_at(file, directory.begin, size)
     at = entries = 0
     while at < len(data):
@@ -241,8 +243,8 @@ def _read_entries(file: BinaryIO, directory: _Directory, archive: str) -> Iterat
         entries += 1
         at = end
     if entries & 0xFFFF != directory.entries & 0xFFFF:  # writers without zip64 count in 16 bits
-        counted = f"its end record counts {directory.entries:,} members"
-        raise DataError(f"{archive}: {counted}, its directory has {entries:,}: damaged.")
+        counted = f"its end record lists {directory.entries:,} members"
+        raise DataError(f"{archive}: {counted}, but its directory has {entries:,}. The archive is damaged.")
 
 
 def _large_numbers(numbers: tuple[int, ...], extra: bytes, archive: str, where: int) -> tuple[int, ...]:

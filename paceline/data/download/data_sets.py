@@ -93,18 +93,18 @@ def download(
     wanted = [archive for archive in chosen.archives if not (unpacked and is_unpacked(archive, folder))]
     for archive in chosen.archives:
         if archive not in wanted:
-            reporter.line(f"{archive.name}: unpacked already")
+            reporter.line(f"{archive.name}: already unpacked")
     _require_room(wanted, folder, source, keep, unpacked)
     for archive in wanted:
         path, ours = _obtain(archive, folder, source, keep or not unpacked, reporter)
         if not unpacked:
             continue
         count = unpack(path, folder, reporter)
-        reporter.line(f"{archive.name}: {count:,} files unpacked, sizes and sums as the archive has them")
+        reporter.line(f"{archive.name}: {count:,} files unpacked; their sizes and checksums match the archive")
         if ours and not keep:
             path.unlink()
         elif not ours and path.parent == folder and not keep:
-            reporter.line(f"{archive.name}: stays, it was there before")
+            reporter.line(f"{archive.name}: kept, because the file already existed")
 
 
 def is_unpacked(archive: Archive, folder: Path) -> bool:
@@ -142,7 +142,7 @@ def _obtain(archive: Archive, folder: Path, source: str, keep: bool, reporter: R
         try:
             archive.check(local, reporter)
         except FileMismatch as other:
-            raise DataError(f"{other} Name another place with --source.") from None
+            raise DataError(f"{other} Set --source to another location.") from None
         reporter.line(f"{archive.name}: read from {escape_line(str(local))}")
         return local, False
     fetch(urls, target, archive.expected, reporter=reporter)
@@ -179,17 +179,17 @@ def _require_room(wanted: Sequence[Archive], folder: Path, source: str, keep: bo
         most = max(most, now + arrives + (size if unpacked else 0))
         now += (size if unpacked else 0) + (arrives if keep or not unpacked else -came if arrives else 0)
     if most:
-        require_free_space(folder, most, "all of it")
+        require_free_space(folder, most, "the dataset")
 
 
 def format_missing_archives(chosen: DataSet, name: str, folder: Path, problems: dict[str, str]) -> str:
     """Which files somebody has to fetch by hand, where an account is needed, and where to put them."""
     lines = [
-        f"{name}: its files are given out to people with an account, after its terms are accepted: {chosen.account}",
-        f"Put these into {folder} and give the same command again, or name a copy with --source URL_OR_DIR:",
+        f"{name}: the publisher requires an account and accepted terms: {chosen.account}",
+        f"Put these files into {folder} and run the same command again, or set --source URL_OR_DIR to a copy:",
     ]
     for archive in chosen.archives:
         size = f"{archive.size:,} bytes, " if archive.size else ""
         problem = problems.get(archive.name, "")
-        lines.append(f"  {archive.name}  {size}MD5 {archive.md5}  {problem or 'is there, as published'}")
+        lines.append(f"  {archive.name}  {size}MD5 {archive.md5}  {problem or 'already exists, checksum verified'}")
     return "\n".join(lines)

@@ -76,7 +76,7 @@ class ExpectedFile:
             descriptor, result = open_plain_sized(path)
             with open(descriptor, "rb", buffering=0) as file:
                 if self.size is not None and result != self.size:
-                    raise FileMismatch(f"{path}: it has {result:,} bytes, {self.size:,} are wanted.")
+                    raise FileMismatch(f"{path}: has {result:,} bytes; expected {self.size:,}.")
                 wanted = {name: value.lower() for name, value in self._digests.items() if value}
                 digests = {name: hashlib.new(name.replace("-", ""), usedforsecurity=False) for name in wanted}
                 done, buffer = 0, memoryview(bytearray(CHUNK))
@@ -89,7 +89,7 @@ class ExpectedFile:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
         for name, digest in digests.items():
             if not (got := digest.hexdigest()).startswith(want := wanted[name]):
-                raise FileMismatch(f"{path}: its {name} is {got[: len(want)]}, {want} is wanted.")
+                raise FileMismatch(f"{path}: its {name} is {got[: len(want)]}; expected {want}.")
 
 
 def fetch(
@@ -111,11 +111,11 @@ def fetch(
         try:
             expected.check(destination)
         except FileMismatch as other:
-            raise DataError(f"{other} Move it away, and give the same command again.") from None
-        reporter.line(f"{destination.name}: there already{f', {expected.words} as wanted' if expected.words else ''}")
+            raise DataError(f"{other} Move the file away, and run the same command again.") from None
+        reporter.line(f"{destination.name}: already exists{f' ({expected.words} verified)' if expected.words else ''}")
         return destination
     if not urls:
-        raise ValueError("no address is given")
+        raise ValueError("no URL is given")
     failures: list[tuple[str, str]] = []
     silent: set[str] = set()
     with PartialFile(destination) as part:
@@ -123,7 +123,7 @@ def fetch(
             for url in urls:
                 host = urlsplit(url).netloc if url.startswith("http") else ""
                 if host and host in silent:
-                    failures.append((url, "not asked, because its host did not answer"))
+                    failures.append((url, "not tried, because its host did not respond"))
                     continue  # it would be waited for as long
                 try:
                     _Transfer(part, expected, reporter, called or destination.name).fetch_checked(url)
@@ -137,19 +137,24 @@ def fetch(
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise write_error(destination, error) from None
             kept = part.bytes_kept()
-            again = f"{format_bytes(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
+            again = (
+                f"{format_bytes(kept)} are kept, so free some space and run the same command again to resume"
+                if kept
+                else "Free some space"
+            )
             raise DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.") from None
         except KeyboardInterrupt:
             if kept := part.bytes_kept():
-                reporter.line(f"{destination.name}: {format_bytes(kept)} are kept; the same command goes on from there")
+                reporter.line(f"{destination.name}: {format_bytes(kept)} are kept; run the same command again to resume")
             raise
         kept = part.bytes_kept()
     reasons = [f"{printable_url(url)}: {reason.rstrip('.')}." for url, reason in failures]
-    goes_on = f"{format_bytes(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
+    goes_on = f"{format_bytes(kept)} are kept; run the same command again to resume" if kept else "Nothing is kept"
     if len(reasons) == 1:
-        raise DataError(f"{reasons[0]} {goes_on}; --source names another place.")
+        raise DataError(f"{reasons[0]} {goes_on}. To use another location, set --source.")
     raise DataError(
-        f"{destination.name}: no address gives it. {goes_on}; --source names another place.\n  " + "\n  ".join(reasons)
+        f"{destination.name}: no URL provides the file. {goes_on}. To use another location, set --source.\n  "
+        + "\n  ".join(reasons)
     )
 
 
@@ -160,12 +165,12 @@ def local_path(url: str) -> Path | None:
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise DownloadRefused(f"this is no address ({error})") from None
+        raise DownloadRefused(f"this is not a valid URL ({error})") from None
     if scheme in ("http", "https"):
         return None
     if scheme == "file":
         return Path(url2pathname(urlsplit(url).path))
-    raise DownloadRefused(f"addresses begin with http://, https:// or file://, not with {escape_line(scheme)[:20]}://")
+    raise DownloadRefused(f"URLs must start with http://, https://, or file://, not {escape_line(scheme)[:20]}://")
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ class _Transfer:
             resumed = self.part.bytes_kept()
             self._fetch(url)
             if self.expected.has_digest and self.part.path.stat().st_size > LARGE:
-                self.reporter.line(f"{self.part.destination.name}: all of it is here; comparing {self.expected.words}")
+                self.reporter.line(f"{self.part.destination.name}: download complete; verifying the {self.expected.words}")
             try:
                 self.expected.check(self.part.path)
                 return
@@ -192,9 +197,7 @@ class _Transfer:
                 reason = str(other).removeprefix(f"{self.part.path}: ")
                 if not (resumed and again):
                     raise FileMismatch(reason) from None
-                self.reporter.line(
-                    f"{self.part.destination.name}: {reason} What had arrived is dropped; from the beginning again"
-                )
+                self.reporter.line(f"{self.part.destination.name}: {reason} Restarting the download")
 
     def _fetch(self, url: str) -> None:
         """All bytes of the file into `part`. Raises Refused, Cut, Mismatch, OSError, DataError."""
@@ -218,10 +221,8 @@ class _Transfer:
                 return
             except RemoteFileChanged:
                 self.part.drop()
-                self.reporter.line(
-                    f"{self.part.destination.name}: {printable_url(url)} has another version of it now; from the beginning again"
-                )
-        raise DownloadRefused("the file there changes while it is read")
+                self.reporter.line(f"{self.part.destination.name}: the file at {printable_url(url)} changed; restarting")
+        raise DownloadRefused("the file on the server changes during the download")
 
     def _copy(self, path: Path) -> None:
         try:
@@ -248,22 +249,22 @@ class _Transfer:
                 if answer.size is not None:
                     self._refuse_size(answer.size)
                 elif not answer.is_framed and self.expected.size is None and not self.expected.has_digest:
-                    raise DownloadRefused("the server does not say how long the file is, so a cut would not be noticed")
+                    raise DownloadRefused("the server does not report the file size, so truncation would not be detected")
                 require_free_space(self.part.destination.parent, size or 0, self.part.destination.name)
                 done = 0
                 while data := answer.read(SLICE):
                     target.write(data)
                     done += len(data)
                     if size is not None and done > size:
-                        raise DownloadRefused(f"the server sends more than the {size:,} bytes of the file")
+                        raise DownloadRefused(f"the server sends more than {size:,} bytes, the size of the file")
                     if size is None and done > MAX_UNPUBLISHED:
                         self._refuse_size(done)
                     self.reporter.progress(self.called, done, size or 0)
                 if size is not None and done < size:
-                    raise ConnectionLost(f"the connection was cut after {done:,} of {size:,} bytes")
+                    raise ConnectionLost(f"the connection was lost after {done:,} of {size:,} bytes")
 
-        why = "the server gives no ranges, or no mark of the version"
-        self.reporter.line(f"{self.part.destination.name}: from {printable_url(url)}, in one stream ({why})")
+        why = "the server does not support ranges, or does not identify the file version"
+        self.reporter.line(f"{self.part.destination.name}: downloading from {printable_url(url)} in one stream ({why})")
         with_retries(attempt, threading.Event(), self.reporter)
 
     def _resume(self, version: RemoteVersion) -> None:
@@ -272,8 +273,8 @@ class _Transfer:
         there = self.part.begin(version, same_content=self.expected.has_digest)
         name, done = self.part.destination.name, self.part.bytes_kept()
         require_free_space(self.part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
-        before = f", {format_bytes(done)} of it from before" if done else ""
-        self.reporter.line(f"{name}: {format_bytes(version.size)} from {printable_url(version.url)}{before}")
+        before = f", {format_bytes(done)} already downloaded" if done else ""
+        self.reporter.line(f"{name}: downloading {format_bytes(version.size)} from {printable_url(version.url)}{before}")
         self.reporter.progress(self.called, done, version.size)
 
         def came(count: int) -> None:
@@ -283,14 +284,14 @@ class _Transfer:
 
         missing = [block for block in range(-(-version.size // BLOCK)) if block not in there]
         if cuts := fetch_ranges(version, self.part, missing, came):
-            self.reporter.line(f"{name}: connections were cut {cuts:,} times on the way")
+            self.reporter.line(f"{name}: the download was resumed after {cuts:,} lost connections")
 
     def _refuse_size(self, result: int) -> None:
         if self.expected.size is not None and result != self.expected.size:
-            raise DownloadRefused(f"it has {result:,} bytes there, {self.expected.size:,} are wanted")
+            raise DownloadRefused(f"the source has {result:,} bytes; expected {self.expected.size:,}")
         if self.expected.size is None and result > MAX_UNPUBLISHED:
             most = format_bytes(MAX_UNPUBLISHED)
-            raise DownloadRefused(f"it has more than the {most} that are taken of a file whose size nobody published")
+            raise DownloadRefused(f"the file is larger than {most}, the limit for files without a published size")
 
 
 def require_free_space(folder: Path, needed: int, what: str) -> None:
@@ -298,6 +299,6 @@ def require_free_space(folder: Path, needed: int, what: str) -> None:
     free = free_bytes(folder)
     if needed > free:
         raise DataError(
-            f"{folder}: {what} takes {format_bytes(needed)}, and {format_bytes(free)} are free there. "
-            "Make room, or choose a folder on another disk."
+            f"{folder}: {what} requires {format_bytes(needed)}, but only {format_bytes(free)} are free. Free some space, "
+            "or choose a folder on another disk."
         )

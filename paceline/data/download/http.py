@@ -30,10 +30,10 @@ CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 # Temporary failures: too many requests, timeouts, faults of the server or of what stands before it.
 TEMPORARY = {408, 425, 429, 500, 502, 503, 504, 520, 522, 524}
 REASONS = {
-    401: "it asks for a login",
-    403: "it refuses access; some addresses want an account, or terms to be accepted, first",
-    404: "there is no such file",
-    410: "the file is no longer there",
+    401: "a login is required",
+    403: "access is denied; some URLs require an account or accepted terms",
+    404: "file not found",
+    410: "the file was removed",
     451: "the file is withheld for legal reasons",
 }
 # Seconds before each retry; and attempts at a host that was never reached and whose name leads nowhere.
@@ -79,7 +79,7 @@ class HttpResponse:
         try:
             return self.response.read1(most)
         except (OSError, HTTPException) as error:
-            raise ConnectionLost(f"the connection was cut ({_reason(error)})") from None
+            raise ConnectionLost(f"the connection was lost ({_reason(error)})") from None
 
 
 @cache
@@ -117,7 +117,7 @@ def with_retries(
                 raise
             if number == 1:
                 seconds = sum(PAUSES[: ATTEMPTS_AT_UNKNOWN - 1] if unknown else PAUSES)
-                reporter.line(f"{cut}; trying again for {seconds:.0f} second{'' if seconds == 1 else 's'}")
+                reporter.line(f"{cut}; retrying for {seconds:.0f} second{'' if seconds == 1 else 's'}")
             if stop.wait(max(pause, cut.after)):
                 raise
     return attempt()
@@ -142,16 +142,16 @@ def get(url: str, first: int | None = None, last: int | None = None, validator: 
         if error.code in TEMPORARY:
             wait = error.headers.get("Retry-After", "")  # seconds, a minute at most; a date counts as nothing
             after = min(60.0, float(wait)) if re.fullmatch(r"\d{1,6}", wait) else 0.0
-            raise ConnectionLost(f"the server answered {error.code}", after) from None
-        raise DownloadRefused(f"{REASONS.get(error.code, 'the server does not give it')} ({error.code})") from None
+            raise ConnectionLost(f"the server responded with {error.code}", after) from None
+        raise DownloadRefused(f"{REASONS.get(error.code, 'the server rejects the request')} ({error.code})") from None
     except (OSError, HTTPException) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
-            raise DownloadRefused(f"its certificate is not in order ({_reason(error)})") from None
+            raise DownloadRefused(f"its certificate is not valid ({_reason(error)})") from None
         if isinstance(getattr(error, "reason", error), socket.gaierror):
-            raise UnknownHost(f"its host is not known: {_reason(error)} (is there a network?)") from None
+            raise UnknownHost(f"its host was not found ({_reason(error)}); check the network connection") from None
         raise ConnectionLost(_reason(error)) from None
     except ValueError as error:
-        raise DownloadRefused(f"this is no address ({escape_line(str(error))})") from None
+        raise DownloadRefused(f"this is not a valid URL ({escape_line(str(error))})") from None
     with response:
         yield _answer(response, first, last, validator)
 
@@ -159,23 +159,23 @@ def get(url: str, first: int | None = None, last: int | None = None, validator: 
 def _answer(response: HTTPResponse, first: int | None, last: int | None, validator: str) -> HttpResponse:
     headers = response.headers
     if (coding := headers.get("Content-Encoding", "identity")) != "identity":
-        raise DownloadRefused(f"the server changes the file on the way (Content-Encoding {escape_line(coding)[:40]})")
+        raise DownloadRefused(f"the server changes the transferred file (Content-Encoding {escape_line(coding)[:40]})")
     etag = headers.get("ETag", "")
     # What If-Range takes: a strong ETag, else the date.
     new = etag[:200] if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")[:100]
     if response.status == 206 and first is not None and last is not None:
         result = CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
         if result is None:
-            raise DownloadRefused("the server answers with a part and does not say which")
+            raise DownloadRefused("the server sends a partial response without its range")
         size = None if result[3] == "*" else int(result[3])
         begins, ends = int(result[1]), int(result[2])
         if begins != first or ends > last or (size is not None and ends >= size):
-            raise DownloadRefused(f"the server answers with bytes {begins:,} to {ends:,}, not {first:,} to {last:,}")
+            raise DownloadRefused(f"the server sends bytes {begins:,} to {ends:,} instead of {first:,} to {last:,}")
         if validator and new and new != validator:
             raise RemoteFileChanged
         return HttpResponse(response, True, ends - begins + 1, size, new, True)
     if response.status != 200:
-        raise DownloadRefused(f"the server answers {response.status}")
+        raise DownloadRefused(f"the server responded with {response.status}")
     if validator:
         raise RemoteFileChanged  # a whole file, because its version is another one
     content_length = headers.get("Content-Length", "")

@@ -55,7 +55,8 @@ class PartialFile:
         journal = destination.with_name(f"{destination.name}.part.journal")
         if not os.path.lexists(journal) and self.path.is_file() and self.path.stat().st_size:
             raise DataError(
-                f"{self.path}: not begun by paceline (a browser may have). Move it away, or choose another folder."
+                f"{self.path}: not a partial download of paceline (perhaps of a browser). Move it away, or choose another "
+                "folder."
             )
         self._made = [folder for folder in destination.parents if not folder.exists()]  # innermost first
         self._lock = -1
@@ -66,7 +67,7 @@ class PartialFile:
             # NOFOLLOW: a link that somebody left under this name would have us write elsewhere.
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_BINARY, 0o644)
         except BlockingIOError:
-            raise DataError(f"{destination}: another process is downloading it just now. Wait for it, or end it.") from None
+            raise DataError(f"{destination}: another process is downloading this file. Wait, or stop it.") from None
         except OSError as error:
             if self._lock >= 0:
                 os.close(self._lock)
@@ -224,7 +225,7 @@ def _fetch_span(
                 while left and not stop.is_set():
                     data = answer.read(min(SLICE, left))
                     if not data:
-                        raise ConnectionLost(f"the connection was cut at byte {at:,}")
+                        raise ConnectionLost(f"the connection was lost at byte {at:,}")
                     if stop.is_set():
                         break
                     write_at(writer, data, at)
@@ -244,4 +245,4 @@ def _fetch_span(
 def write_error(destination: Path, error: OSError) -> DataError:
     """Why a file cannot be written where it should go, and the next step."""
     reason = error.strerror or error
-    return DataError(f"{destination}: cannot be written ({reason}). Choose another folder, or make room.")
+    return DataError(f"{destination}: cannot be written ({reason}). Choose another folder, or free some space.")

@@ -67,8 +67,8 @@ def unpack(archive: Path, folder: Path, reporter: Reporter = SILENT) -> int:
             _move(part, folder)
     except OSError as error:
         raise DataError(
-            f"{folder}: {archive.name} cannot be unpacked here ({error.strerror or error}). "
-            "Make room, or choose another folder; the same command begins to unpack again."
+            f"{folder}: {archive.name} cannot be unpacked ({error.strerror or error}). Free some space or choose another "
+            "folder, and run the same command again to restart unpacking."
         ) from None
     return count
 
@@ -79,10 +79,10 @@ def _write_members(archive: Path, part: Path, folder: Path, reporter: Reporter) 
             zipped = file.read(2) == b"PK"
             file.seek(0)
             total, members = (_zip_members if zipped else _tar_members)(file, archive)
-            require_free_space(folder, total, f"what {archive.name} holds")
+            require_free_space(folder, total, f"the content of {archive.name}")
             return _write_all(archive, members, part, total, reporter)
         except DAMAGED as error:
-            raise DataError(f"{archive}: damaged or cut off ({abbreviate(str(error), 200)}). Bring it again.") from None
+            raise DataError(f"{archive}: damaged or cut off ({abbreviate(str(error), 200)}). Download it again.") from None
 
 
 def _write_all(archive: Path, members: Iterator[UnpackedMember], part: Path, total: int, reporter: Reporter) -> int:
@@ -100,7 +100,7 @@ def _write_all(archive: Path, members: Iterator[UnpackedMember], part: Path, tot
         if member.is_folder:
             continue
         if member.parts in seen or member.parts in folders:
-            raise DataError(f"{archive}: {abbreviate(member.name)} is in it twice. Nothing is unpacked.")
+            raise DataError(f"{archive}: {abbreviate(member.name)} is listed twice. Nothing is unpacked.")
         seen.add(member.parts)
         written = 0
         with member.open() as source, open(part / Path(*member.parts), "xb") as target:
@@ -111,13 +111,13 @@ def _write_all(archive: Path, members: Iterator[UnpackedMember], part: Path, tot
                 target.write(data)
         if written != member.size:
             raise DataError(
-                f"{archive}: {abbreviate(member.name)} has other than the {member.size:,} bytes that the archive says. "
-                "Nothing is unpacked; bring it again."
+                f"{archive}: {abbreviate(member.name)} does not have the {member.size:,} bytes that the archive lists. "
+                "Nothing is unpacked. Download it again."
             )
         count, done = count + 1, done + written
         reporter.progress(f"unpacking {archive.name}", done, total)
     if not count:
-        raise DataError(f"{archive}: there is no file in it.")
+        raise DataError(f"{archive}: no files in the archive.")
     return count
 
 
@@ -129,12 +129,10 @@ def _refuse_conflicts(archive: Path, part: Path, folder: Path) -> None:
             old = target / name
             plain = old.is_file() and not old.is_symlink()
             if os.path.lexists(old) and not (plain and filecmp.cmp(Path(location) / name, old, shallow=False)):
-                raise DataError(
-                    f"{old}: there already, and another file than in {archive.name}. Move it away, or choose an empty folder."
-                )
+                raise DataError(f"{old}: exists and differs from {archive.name}. Move it away, or choose an empty folder.")
         for name in names:
             if os.path.lexists(target / name) and ((target / name).is_symlink() or not (target / name).is_dir()):
-                raise DataError(f"{target / name}: there, and no folder. Move it away, or choose an empty folder.")
+                raise DataError(f"{target / name}: exists and is not a folder. Move it away, or choose an empty folder.")
         names[:] = [name for name in names if os.path.lexists(target / name)]  # the others move as they are
 
 
@@ -163,9 +161,9 @@ def safe_parts(name: str, archive: Path) -> tuple[str, ...]:
     if name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
         raise _refused(archive, name, "an absolute path")
     if ".." in parts:
-        raise _refused(archive, name, "a path out of the folder")
+        raise _refused(archive, name, "a path outside the folder")
     if not all(part.isprintable() and len(os.fsencode(part)) <= MAX_NAME for part in parts):
-        raise _refused(archive, name, "a name with control characters, or one that is too long")
+        raise _refused(archive, name, "a name with control characters, or a name that is too long")
     return parts
 
 
@@ -177,21 +175,21 @@ def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[UnpackedM
     # A comment with too great a length hides the entries behind it; zipfile does not compare their number.
     file.seek(size - _END_BYTES - len(book.comment) + 10)
     if int.from_bytes(file.read(2), "little") != min(len(infos), 0xFFFF):
-        raise zipfile.BadZipFile(f"its directory lists {len(infos):,} members, and its end says otherwise")
+        raise zipfile.BadZipFile(f"its directory lists {len(infos):,} members, but its end record has another count")
     total = sum(info.file_size for info in infos)
     _refuse_bomb(archive, len(infos), total, size)
     end = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.header_offset < end:
-            raise _refused(archive, info.orig_filename, "bytes that another member has too")
+            raise _refused(archive, info.orig_filename, "bytes that belong to another member")
         end = info.header_offset + 30 + info.compress_size
         if info.flag_bits & 0x1:
             raise _refused(archive, info.orig_filename, "encryption")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _refused(archive, info.orig_filename, f"compression method {info.compress_type}, which is not read")
+            raise _refused(archive, info.orig_filename, f"compression method {info.compress_type}, which is not supported")
         kind = S_IFMT(info.external_attr >> 16)
         if kind not in (0, S_IFREG, S_IFDIR):
-            raise _refused(archive, info.orig_filename, "a link or a device")
+            raise _refused(archive, info.orig_filename, "the type of a link or a device")
 
     named = ((info, info.orig_filename) for info in infos)
     return total, (
@@ -217,16 +215,16 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[UnpackedMem
     try:
         book = tarfile.TarFile(fileobj=careful)  # pyright: ignore[reportArgumentType]
     except tarfile.ReadError:
-        raise DataError(f"{archive}: neither a zip nor a tar, or cut off at its beginning. Is it the right file?") from None
+        raise DataError(f"{archive}: not a zip or tar file, or truncated. Check that this is the right file.") from None
     count, total, last = 0, 0, -1
     while (info := book.next()) is not None:
         book.members = []  # pyright: ignore[reportAttributeAccessIssue]  # a million of them would stay in memory
         if info.size < 0 or info.offset <= last:
-            raise _refused(archive, info.name, "an impossible size")
+            raise _refused(archive, info.name, "an invalid size")
         count, total, last = count + 1, total + info.size, info.offset
         _refuse_bomb(archive, count, total, size)
         if info.issparse() or not (info.isdir() or info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)):
-            raise _refused(archive, info.name, "a link or a device")
+            raise _refused(archive, info.name, "the type of a link or a device")
         parts = safe_parts(info.name, archive)
         yield UnpackedMember(
             info.name, parts, info.isdir(), info.size, lambda info=info: cast("IO[bytes]", book.extractfile(info))
@@ -234,13 +232,13 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[UnpackedMem
     # tarfile takes a torn header for the end.
     careful.seek(book.offset)
     if careful.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise DataError(f"{archive}: cut off, or damaged after byte {book.offset:,} of the tar. Bring it again.")
+        raise DataError(f"{archive}: truncated or damaged after byte {book.offset:,} of the tar. Download it again.")
     if isinstance(plain, gzip.GzipFile):
         # Its sum comes last, after the padding.
         for _ in range(MAX_PADDING // MAX_DESCRIPTION):
             if not careful.read(MAX_DESCRIPTION):
                 return
-        raise DataError(f"{archive}: more follows after the end of its tar. Nothing is unpacked; bring it again.")
+        raise DataError(f"{archive}: more data follows the end of its tar. Nothing is unpacked. Download it again.")
 
 
 class BoundedReader:
@@ -251,12 +249,12 @@ class BoundedReader:
 
     def read(self, count: int = -1) -> bytes:
         if not 0 <= count <= MAX_DESCRIPTION:
-            raise tarfile.ReadError("an impossible size")
+            raise tarfile.ReadError("an invalid size")
         return self._file.read(count)
 
     def seek(self, at: int, whence: int = 0) -> int:
         if at < 0:
-            raise tarfile.ReadError("an impossible size")
+            raise tarfile.ReadError("an invalid size")
         return self._file.seek(at, whence)
 
     def tell(self) -> int:
@@ -265,13 +263,11 @@ class BoundedReader:
 
 def _refuse_bomb(archive: Path, count: int, total: int, size: int) -> None:
     if count > MAX_MEMBERS:
-        raise DataError(f"{archive}: more than {MAX_MEMBERS:,} members. Nothing is unpacked.")
+        raise DataError(f"{archive}: more than {MAX_MEMBERS:,} members are not supported. Nothing is unpacked.")
     if total > max(SMALL, MAX_GROWTH * size):
-        growth = f"{size:,} bytes that would unpack to {total:,} and more"
-        raise DataError(f"{archive}: {growth}: no data set does that. Nothing is unpacked.")
+        growth = f"{size:,} bytes would unpack to at least {total:,} bytes"
+        raise DataError(f"{archive}: {growth}, which is not plausible for a dataset. Nothing is unpacked.")
 
 
 def _refused(archive: Path, name: str, what: str) -> DataError:
-    return DataError(
-        f"{archive}: {abbreviate(name)} has {what}. Nothing is unpacked; bring the archive from its publisher."
-    )
+    return DataError(f"{archive}: {abbreviate(name)} has {what}. Nothing is unpacked. Download it from its publisher.")

@@ -147,7 +147,7 @@ def read_list(path: Path, most: int, remedy: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({describe_read_error(error)}). {remedy}") from None
     if any("\0" in line for line in lines):
-        raise DataError(f"{path}: holds NUL characters. {remedy}")
+        raise DataError(f"{path}: contains NUL characters. {remedy}")
     return lines
 
 
@@ -157,7 +157,8 @@ def raise_problems(problems: Sequence[str]) -> None:
         more = len(problems) - NAMED_IN_ERROR
         others = f"\nand {more:,} more like these" if more > 0 else ""
         raise DataError(
-            "\n".join(problems[:NAMED_IN_ERROR]) + f"{others}\nCorrect or remove what is named, then prepare again."
+            "\n".join(problems[:NAMED_IN_ERROR])
+            + f"{others}\nCorrect or remove these entries, then run `paceline prepare` again."
         )
 
 
@@ -169,7 +170,7 @@ def to_rle_or_polygons(explicit: Any) -> Segmentation:
     if explicit is None or (isinstance(explicit, dict) and "counts" in explicit):
         return explicit
     if not isinstance(explicit, list | tuple):
-        what = f"neither polygons nor run lengths but {abbreviate(explicit, 40)!r}"
+        what = f"{abbreviate(explicit, 40)!r}"
         what = f"an object with {join_names(map(abbreviate, explicit))}" if isinstance(explicit, dict) else what
         raise ValueError(f"its segmentation is {what}; {EXPECTED}")
     if any(isinstance(part, dict) for part in explicit):
@@ -187,7 +188,7 @@ def to_rle_or_polygons(explicit: Any) -> Segmentation:
     else:
         polygons = [_flat(part) for part in explicit]
     if odd := next((polygon for polygon in polygons if len(polygon) % 2), None):
-        raise ValueError(f"its segmentation has an odd number of values, {len(odd):,}, in one of its lists; {EXPECTED}")
+        raise ValueError(f"its segmentation has a list with an odd number of values ({len(odd):,}); {EXPECTED}")
     return polygons
 
 
@@ -200,7 +201,7 @@ def _flat(part: Any) -> Any:
     if not part or not isinstance(part[0], list | tuple):
         return part
     if not all(isinstance(point, list | tuple) and _is_point(point) for point in part):
-        raise ValueError(f"its segmentation has a polygon that is not made of points of two numbers; {EXPECTED}")
+        raise ValueError(f"its segmentation has a polygon whose points are not pairs of numbers; {EXPECTED}")
     return list(chain.from_iterable(part))
 
 
@@ -210,7 +211,7 @@ def decompress(text: bytes) -> np.ndarray:
     if not len(parts):
         return parts
     if parts.min() < 0 or parts.max() > 63:
-        raise ValueError("a character that no run-length string has")
+        raise ValueError("a character that is not allowed in run lengths")
     last = parts & 32 == 0
     if not last[-1]:
         raise ValueError("it ends within a number")
@@ -224,20 +225,20 @@ def decode_runs(overrides: dict[str, Any], height: int, width: int) -> np.ndarra
     """(n,) uint32, the runs of a mask of an image of that size. Raises ValueError with the reason if they are not its."""
     counts, size = overrides.get("counts"), overrides.get("size")
     if not isinstance(size, list | tuple) or list(size) != [height, width]:
-        raise ValueError(f"its RLE mask has size {abbreviate(size, 40)}, the image has [{height}, {width}]")
+        raise ValueError(f"its RLE mask has size {abbreviate(size, 40)}, but the image has [{height}, {width}]")
     try:
         if isinstance(counts, str | bytes):
             runs = decompress(counts.encode("ascii") if isinstance(counts, str) else counts)
         else:
             if type(counts) is not list or not set(map(type, counts)) <= {int}:
-                raise ValueError("its runs are not a list of whole numbers")
+                raise ValueError("its runs are not a list of integers")
             runs = np.array(counts, np.int64)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"its RLE mask cannot be read ({error})") from None
     if (runs < 0).any():
-        raise ValueError(f"its RLE mask has a run of {runs.min():,} pixels")
+        raise ValueError(f"its RLE mask has a run with a negative length ({runs.min():,})")
     if (runs > height * width).any() or runs.sum() != height * width:
-        raise ValueError(f"its RLE mask covers {runs.sum():,} pixels, the image has {height * width:,}")
+        raise ValueError(f"its RLE mask covers {runs.sum():,} pixels, but the image has {height * width:,}")
     return runs.astype(np.uint32)
 
 

@@ -30,7 +30,7 @@ TRAIN_FOLDER = "train"
 TRAIN_FOLDERS = (TRAIN_FOLDER, "training")
 VAL_FOLDERS = ("val", "valid", "validation")
 
-LAYOUT = "Wanted: ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg, one folder for each class."
+LAYOUT = "Expected ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg, with one folder per class."
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def list_unsplit(root: Path, out: Path | None = None) -> ClassFolderListing:
     folders = [os.fsdecode(name) for name in top.folders]
     train, val = (split_folders(root, folders, names) for names in (TRAIN_FOLDERS, VAL_FOLDERS))
     if train and val:
-        raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
+        raise DataError(f"{root}: already has validation images in {val[0]}/. Remove --val-fraction.")
     if not train and (top.images or not _has_classes(root, folders)):
         raise DataError(_no_train_reason(root, folders, top, out))
     return ClassFolderListing(root, {"train": list_split(root / train[0] if train else root)})
@@ -94,12 +94,12 @@ def list_class_folders(root: Path, out: Path | None = None) -> ClassFolderListin
         raise DataError(_no_train_reason(root, folders, top, out))
     if not val:
         raise DataError(
-            f"{root}: no val/ (nor valid/ nor validation/), so nothing to measure on. To set a fifth of each class apart; no photo "
-            f"is moved or copied:\n  {_split_command(root, out)}"
+            f"{root}: validation images are required, but val/, valid/, and validation/ were not found. To use 20% of each "
+            f"class for validation, without moving or copying an image:\n  {_split_command(root, out)}"
         )
     for same in (train, val):
         if len(same) > 1:
-            raise DataError(f"{root}: both {same[0]}/ and {same[1]}/ are there. Rename or remove one of them.")
+            raise DataError(f"{root}: has both {same[0]}/ and {same[1]}/. Rename or remove one of them.")
     return ClassFolderListing(root, {"train": list_split(root / train[0]), "val": list_split(root / val[0])})
 
 
@@ -129,7 +129,7 @@ def check_classes(listing: ClassFolderListing) -> None:
     val = listing.splits.get("val", train)
     if len(train.classes) < 2:
         raise DataError(
-            f"{train.folder}: only one class ({train.classes[0]}); a classifier needs two or more. Add a folder for each."
+            f"{train.folder}: only one class ({train.classes[0]}); a classifier needs at least two. Add class folders."
         )
     if train.classes != val.classes:
         only_train = sorted(set(train.classes) - set(val.classes))
@@ -139,15 +139,14 @@ def check_classes(listing: ClassFolderListing) -> None:
             paths = [(val.folder / wrong, val.folder / right) for wrong, right in zip(theirs, ours)]
             moves = "\n".join("  " + shlex.join(["mv", *map(str, pair)]) for pair in paths)
             raise DataError(
-                f"{listing.root}: {format_count(len(ours), 'class')} of {val.folder.name}/ and train/ differ only in "
-                "the Unicode form or "
-                f"in spaces ({join_names(map(ascii, theirs))}; in train/ {join_names(map(ascii, ours))}). Rename the folders:\n{moves}"
+                f"{listing.root}: {format_count(len(ours), 'class')} of {val.folder.name}/ and train/ differ only in the "
+                f"Unicode form or in spaces ({val.folder.name}/: {join_names(map(ascii, theirs))}; train/: "
+                f"{join_names(map(ascii, ours))}). Rename the folders:\n{moves}"
             )
         raise DataError(
-            f"{listing.root}: the classes of {val.folder.name}/ are not those of {train.folder.name}/. "
-            f"Only in {train.folder.name}/: {join_names(map(repr, only_train))}. "
-            f"Only in {val.folder.name}/: {join_names(map(repr, only_val))}. "
-            "Give both the same class folders, spelled the same."
+            f"{listing.root}: the classes of {val.folder.name}/ and {train.folder.name}/ differ. Only in "
+            f"{train.folder.name}/: {join_names(map(repr, only_train))}. Only in {val.folder.name}/: "
+            f"{join_names(map(repr, only_val))}. Use the same class folders with the same spelling in both."
         )
 
 
@@ -156,11 +155,11 @@ def list_split(folder: Path) -> SplitListing:
     top = list_folder(folder)
     if top.images:
         raise DataError(
-            f"{folder}: {len(top.images):,} images lie directly in it ({os.fsdecode(top.images[0])}), "
-            f"so their class is unknown. Move each into {folder}/CLASS/."
+            f"{folder}: has {len(top.images):,} images directly in it ({os.fsdecode(top.images[0])}), so their class is "
+            f"unknown. Move each image into {folder}/CLASS/."
         )
     if not top.folders:
-        raise DataError(f"{folder}: empty, no class folders in it. {LAYOUT}")
+        raise DataError(f"{folder}: no class folders found. {LAYOUT}")
     names, mtimes, ignored, others = [], [], top.ignored, Counter(top.others)
     for entry in top.folders:
         path = folder / os.fsdecode(entry)
@@ -168,14 +167,12 @@ def list_split(folder: Path) -> SplitListing:
         inside = list_folder(path)
         if inside.folders:
             raise DataError(
-                f"{path}: a class folder must hold images only, and holds {len(inside.folders):,} folders "
-                f"({join_names(map(os.fsdecode, inside.folders), 3)}). Move their images up into {path}, or the folders away."
+                f"{path}: must have only images, but has {len(inside.folders):,} folders "
+                f"({join_names(map(os.fsdecode, inside.folders), 3)}). Move their images into {path}, or move them away."
             )
         if not inside.images:
             others_text = f" ({text})" if (text := format_suffixes(inside.others)) else ""
-            raise DataError(
-                f"{path}: no images in this class folder{others_text}. Add some, or remove the folder from every split."
-            )
+            raise DataError(f"{path}: no images in this class folder{others_text}. Add some, or remove it from all splits.")
         names.append(inside.images)
         ignored += inside.ignored
         others += inside.others
@@ -185,25 +182,26 @@ def list_split(folder: Path) -> SplitListing:
 def _no_train_reason(root: Path, folders: list[str], top: FolderNames, out: Path | None) -> str:
     if top.images:
         return (
-            f"{root}: {len(top.images):,} images lie directly in it ({os.fsdecode(top.images[0])}) and there is no train/, "
-            f"so their classes are unknown. {LAYOUT}"
+            f"{root}: has {len(top.images):,} images directly in it ({os.fsdecode(top.images[0])}) and no train/, so "
+            f"their classes are unknown. {LAYOUT}"
         )
     if not folders:
-        result = f"only {text}" if (text := format_suffixes(top.others)) else "empty, there is nothing to train on"
+        result = f"only {text}" if (text := format_suffixes(top.others)) else "the folder is empty"
         return f"{root}: {result}. {LAYOUT}"
     for name in folders:
         if (root / name / TRAIN_FOLDER).is_dir():
-            return f"{root}: no train/ in it, but there is one in {root / name}. Use  --data {root / name}"
+            return f"{root}: train/ not found, but {root / name} has one. Use  --data {root / name}"
     if root.name in (TRAIN_FOLDER, *VAL_FOLDERS) and (root.parent / TRAIN_FOLDER).is_dir():
-        return f"{root}: this is one split of a data set. Use the folder above:  --data {root.parent}"
+        return f"{root}: this is one split of a dataset. Use the folder above it:  --data {root.parent}"
     if _has_classes(root, folders):
         return (
-            f"{root}: no train/ and no val/ in it, but folders with photos ({join_names(folders)}). If these are the classes, set a "
-            f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root, out)}"
+            f"{root}: train/ and val/ not found, but folders with images ({join_names(folders)}). If these are the "
+            "classes, use 20% of each class for validation, without moving or copying an image:\n  "
+            f"{_split_command(root, out)}"
         )
     others = sum((list_folder(root / name).others for name in folders[:3]), Counter[str]())
-    inside = f" In the first of them: {text}." if (text := format_suffixes(others)) else ""
-    return f"{root}: no train/ in it, only {join_names(folders)}.{inside} {LAYOUT}"
+    inside = f" The first of them has {text}." if (text := format_suffixes(others)) else ""
+    return f"{root}: train/ not found, only {join_names(folders)}.{inside} {LAYOUT}"
 
 
 def _has_classes(root: Path, folders: list[str]) -> bool:
@@ -230,12 +228,14 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
     try:
         data = read_plain(path, MAX_BYTES)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). It only gives classes readable names.") from None
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}). Remove it, or make it readable. It only has class names."
+        ) from None
     if path.suffix == ".json":
         try:
             record = json.loads(data)
         except (ValueError, RecursionError) as error:
-            why = "Mend it, or rename it: it only gives classes readable names."
+            why = "Correct or rename it: it only gives classes readable names."
             raise DataError(f"{path}: not valid JSON ({error}). {why}") from None
         table = record.get("classes", record) if isinstance(record, dict) else {}
         names = table if isinstance(table, dict) else {}
@@ -248,7 +248,7 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
     try:
         return tuple(tidy_name(str(name)) for name in readable)
     except ValueError as error:
-        raise DataError(f"{path}: one of its names cannot be used: {error}. Correct it.") from None
+        raise DataError(f"{path}: one of its names is not valid: {error}. Correct it.") from None
 
 
 def class_names_changed(manifest: Manifest) -> str | None:

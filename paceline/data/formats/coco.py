@@ -77,9 +77,8 @@ def match_files(
     )
     if doubles := len(results) - len(set(results)):
         more.append(
-            f"{path}: {doubles:,} of its images {'are files' if doubles > 1 else 'is a file'} that another of its images is too "
-            f"({abbreviate(find_duplicate(results), 120)}): each keeps the objects of its own id. If they are one "
-            "image, give its objects one id"
+            f"{path}: images with the file of another image: {doubles:,} ({abbreviate(find_duplicate(results), 120)}). "
+            "Each image has the objects of its id. To merge them, give the objects one id"
         )
     return replace(annotations, file_names=results), [*notes, *more]
 
@@ -89,14 +88,14 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     lists = {key: _list(path, record, key) for key in NUMBERS}
     images, objects, categories = lists.values()
     if not images:
-        raise DataError(f"{path}: it lists no image. Check that this is the right file.")
+        raise DataError(f"{path}: no images in the file. Check that this is the right file.")
     if any("segments_info" in entry for entry in objects):
-        raise DataError(f"{path}: a panoptic JSON (segments_info), which is not supported. Name the instances' JSON.")
+        raise DataError(f"{path}: a panoptic JSON (segments_info) is not supported. Pass the JSON of the instances.")
     texts = Counter(key for name, entries in lists.items() for key in _read_texts(entries, NUMBERS[name]))
     names, notes = _names(path, categories, objects)
     if texts:
         counts = ", ".join(f"{count:,} of {key!r}" for key, count in texts.items())
-        notes.append(f"{path}: numbers written as texts are read as numbers: {counts}")
+        notes.append(f"{path}: numbers written as text are read as numbers: {counts}")
     image_ids = _integers(path, "image", images, "id")
     _refuse_twice(path, "image", image_ids)
     image_of = _integers(path, "annotation", objects, "image_id")
@@ -107,20 +106,20 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     if len(unknown):
         more = f"{len(unknown) - 1:,} more like this. " if len(unknown) > 1 else ""
         raise DataError(
-            f"{path}: annotation {unknown[0]} ({_title(objects[unknown[0]])}) has category_id {category[unknown[0]]}, and there "
-            f"is no such category ({join_names(map(str, sorted(names)), 10)}). {more}Correct the file, or export it again."
+            f"{path}: annotation {unknown[0]} ({_title(objects[unknown[0]])}) has category_id {category[unknown[0]]}, but "
+            f"this category is not listed ({join_names(map(str, sorted(names)), 10)}). {more}Correct or export it again."
         )
     boxes = _boxes(path, objects, notes)
     areas, lacking = _optional(path, objects, "area", np.nan)
     if lacking:
         masks = sum(bool(objects[i].get("segmentation")) for i in lacking)
-        used = f"that of the mask ({masks:,}) or of the box ({len(lacking) - masks:,}) is used"
-        notes.append(f"{path}: {len(lacking):,} annotations have no 'area': {used}")
+        used = f"the area of the mask ({masks:,}) or of the box ({len(lacking) - masks:,}) is used"
+        notes.append(f"{path}: {len(lacking):,} annotations have no 'area', so {used}")
     crowd, lacking = _optional(path, objects, "iscrowd", 0.0)
     if lacking:
-        notes.append(f"{path}: {len(lacking):,} annotations have no 'iscrowd': 0 is used")
+        notes.append(f"{path}: {len(lacking):,} annotations have no 'iscrowd', so 0 is used")
     if ignored := sum(bool(_number_of(entry.get("ignore"))) for entry in objects):
-        notes.append(f"{path}: {ignored:,} objects carry 'ignore', which is not read, as in pycocotools: they are scored")
+        notes.append(f"{path}: {ignored:,} objects have 'ignore', which is not used (as in pycocotools). They are scored")
     annotations = Annotations(
         source=path,
         images_folder=images_folder,
@@ -138,7 +137,7 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
         names=names,
     )
     if len(lost := np.flatnonzero(rows < 0)):
-        orphans = f"annotation {lost[0]} belongs to image id {image_of[lost[0]]}, which is not listed; {len(lost)} in all"
+        orphans = f"annotation {lost[0]} belongs to image id {image_of[lost[0]]}, which is missing ({len(lost)} in total)"
         annotations = replace(annotations.chosen(np.arange(len(images))), orphans=orphans)
     return annotations, notes
 
@@ -170,21 +169,21 @@ def _number_of(value: Any, depth: int = 3) -> Any:
 def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
     entries = record.get(key)
     if not isinstance(entries, list):
-        what = f"has no {key!r}" if key not in record else f"{key!r} is no list"
+        what = f"it has no {key!r}" if key not in record else f"{key!r} is not a list"
         raise DataError(
-            f"{path}: not a COCO annotation file: it {what}. Wanted: images, annotations and categories; found "
+            f"{path}: not a COCO annotation file, because {what}. Expected images, annotations, and categories; found "
             f"{join_names(map(abbreviate, record))}."
         )
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise DataError(f"{path}: entry {index} of {key!r} is no object but {abbreviate(entry, 40)!r}.")
+            raise DataError(f"{path}: entry {index} of {key!r} must be an object, got {abbreviate(entry, 40)!r}.")
     return entries
 
 
 def _names(path: Path, categories: list[dict[str, Any]], objects: list[dict[str, Any]]) -> tuple[dict[int, str], list[str]]:
     """-> category id -> name, and notes."""
     if not categories:
-        raise DataError(f"{path}: it has no categories, so there is nothing to detect. Export it with its classes.")
+        raise DataError(f"{path}: has no categories, so there is nothing to detect. Export the file with its classes.")
     ids = _integers(path, "category", categories, "id")
     _refuse_twice(path, "category", ids)
     labels = [
@@ -192,7 +191,7 @@ def _names(path: Path, categories: list[dict[str, Any]], objects: list[dict[str,
         for index, entry in enumerate(categories)
     ]
     if (twice := find_duplicate(labels)) is not None:
-        raise DataError(f"{path}: two categories are called {twice!r}. Give each a name of its own.")
+        raise DataError(f"{path}: two categories are named {twice!r}. Give them unique names.")
     names = dict(zip(ids.tolist(), labels))
     parent = names.get(0)
     others = [entry for entry in categories if entry["id"] != 0]
@@ -201,7 +200,7 @@ def _names(path: Path, categories: list[dict[str, Any]], objects: list[dict[str,
         return names, []
     # Roboflow writes the parent of all classes as category 0.
     del names[0]
-    return names, [f"{path}: category 0 ({parent}) is the parent of all others and has no object: left out"]
+    return names, [f"{path}: ignored category 0 ({parent}), which is the parent of all others and has no objects"]
 
 
 def _integers(path: Path, what: str, entries: list[dict[str, Any]], key: str) -> np.ndarray:
@@ -212,7 +211,7 @@ def _integers(path: Path, what: str, entries: list[dict[str, Any]], key: str) ->
         return array.astype(np.int64)
     whole = (_is_number(value) and abs(value) < 2**63 and value == int(value) for value in values)
     index = next(i for i, is_whole in enumerate(whole) if not is_whole)
-    raise _wrong(path, what, index, entries[index], key, values[index], "a whole number")
+    raise _wrong(path, what, index, entries[index], key, values[index], "an integer")
 
 
 def _numbers(values: list[Any]) -> np.ndarray | None:
@@ -251,8 +250,8 @@ def _refuse_twice(path: Path, what: str, ids: np.ndarray) -> None:
         twice = values[counts > 1]
         indices = np.flatnonzero(ids == twice[0])
         raise DataError(
-            f"{path}: {what} id {twice[0]} is there {len(indices)} times (entries {indices[0]} and {indices[1]}). "
-            f"{len(twice):,} such id{'s' if len(twice) > 1 else ''}. Each must be unique: were two files merged? Export it again."
+            f"{path}: {what} id {twice[0]} occurs {len(indices)} times (entries {indices[0]} and {indices[1]}), but ids "
+            f"must be unique. Number of such ids: {len(twice):,}. If the file was merged from two files, export it again."
         )
 
 
@@ -267,12 +266,12 @@ def _boxes(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.nd
             raise DataError(f"{path}: annotation {i} ({_title(objects[i])}) has no 'bbox', and {error}.") from None
         values[i] = _MISSING if box is None else list(box)
     if lacking:
-        notes.append(f"{path}: {len(lacking):,} annotations have no 'bbox': the bounds of their masks are used")
+        notes.append(f"{path}: {len(lacking):,} annotations have no 'bbox', so the bounds of their masks are used")
     fours = [type(value) is list and len(value) == 4 for value in values]
     if all(fours) and (array := _numbers(list(chain.from_iterable(values)))) is not None:
         return array.astype(np.float64).reshape(-1, 4)
     index = next(i for i, value in enumerate(values) if not fours[i] or _numbers(value) is None)
-    expected = "[x, y, width, height], or a segmentation that encloses something"
+    expected = "[x, y, width, height], or a segmentation with an area"
     raise _wrong(path, "annotation", index, objects[index], "bbox", objects[index].get("bbox", _MISSING), expected)
 
 
@@ -295,7 +294,7 @@ def _annotation_ids(path: Path, objects: list[dict[str, Any]], notes: list[str])
         twice = len(ids) - len(np.unique(ids))
         if not twice:
             return ids
-        notes.append(f"{path}: {twice:,} annotations have the id of another one: all are numbered from 1")
+        notes.append(f"{path}: {twice:,} annotations have the id of another annotation, so all are numbered from 1")
     return np.arange(1, len(objects) + 1, dtype=np.int64)
 
 
@@ -322,7 +321,7 @@ def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
     for index, entry in enumerate(images):
         name = entry.get("file_name", _MISSING)
         if not isinstance(name, str) or not name or not _is_file_name(name):
-            raise _wrong(path, "image", index, {"id": entry.get("id")}, "file_name", name, "the name of a file")
+            raise _wrong(path, "image", index, {"id": entry.get("id")}, "file_name", name, "a file name")
     return [entry["file_name"] for entry in images]
 
 
@@ -338,9 +337,9 @@ def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
         else:
             data = read_plain(path, MAX_BYTES)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Check the path (--annotations).") from None
+        raise DataError(f"{path}: file not found. Check the path (--annotations).") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). A COCO JSON file is wanted.") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Expected a COCO JSON file.") from None
     # Millions of small objects are made and none is garbage: walking through them again and again doubles the time.
     collects = gc.isenabled()
     gc.disable()
@@ -349,11 +348,11 @@ def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, UnicodeDecodeError) and error.encoding == "utf-8":
             raise DataError(
-                f"{path}: its bytes are not UTF-8 text (0x{data[error.start]:02x} at {error.start:,}). Save it as UTF-8; if it is "
-                f"Latin-1:  iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > utf8.json"
+                f"{path}: its bytes are not UTF-8 text (0x{data[error.start]:02x} at {error.start:,}). Save it as UTF-8. "
+                f"If it is Latin-1, run:  iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > utf8.json"
             ) from None
         reason = error if isinstance(error, ValueError) else "nested too deeply"
-        raise DataError(f"{path}: not JSON ({reason}). Download or export it again.") from None
+        raise DataError(f"{path}: not valid JSON ({reason}). Download or export it again.") from None
     finally:
         if collects:
             gc.enable()
@@ -361,8 +360,8 @@ def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
         raise DataError(f"{path}: this is {tool[0]}. {tool[1]}")
     if not isinstance(record, dict):
         raise DataError(
-            f"{path}: not a COCO annotation file: it holds a {type(record).__name__}, not an object with images, "
-            "annotations and categories. (A list may be detections; those are no annotations.)"
+            f"{path}: not a COCO annotation file. Expected an object with images, annotations, and categories, got a "
+            f"{type(record).__name__}. (A list may be detections, which are not annotations.)"
         )
     return path, record
 
@@ -376,20 +375,21 @@ def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
             fitting = [name for name in names if re.fullmatch(rf"instances_{split}\d*\.json", os.path.basename(name))]
             if len(fitting or names) != 1:
                 raise DataError(
-                    f"{path}: it holds {join_names(names)}; which one is meant? Unpack it and name the JSON (--annotations)."
+                    f"{path}: the zip must have one JSON of annotations, but it has {join_names(names)}. Unpack it, and "
+                    "pass the JSON (--annotations)."
                 )
             name = (fitting or names)[0]
             unpacked, packed = archive.getinfo(name).file_size, os.fstat(file.fileno()).st_size
             if unpacked > max(ALWAYS_BYTES, MAX_RATIO * packed):
                 raise DataError(
-                    f"{path}: its {packed:,} bytes would unpack to {unpacked:,}, which annotations do not; it is not unpacked. "
-                    "Where you trust it, unpack it and name the JSON (--annotations)."
+                    f"{path}: its {packed:,} bytes would unpack to {unpacked:,} bytes, which is not plausible for "
+                    "annotations. If you trust the file, unpack it and pass the JSON (--annotations)."
                 )
             with archive.open(name) as member:
                 data = member.read(MAX_BYTES + 1)
         # zipfile raises NotImplementedError for a compression that it does not know, RuntimeError for an encrypted member.
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-            raise DataError(f"{path}: a zip that cannot be read ({error}). Download it again.") from None
+            raise DataError(f"{path}: the zip cannot be read ({error}). Download it again.") from None
     if len(data) > MAX_BYTES:
-        raise DataError(f"{path}: its JSON has more than {MAX_BYTES:,} bytes.")
+        raise DataError(f"{path}: its JSON has more than {MAX_BYTES:,} bytes, which is not supported.")
     return path / name, data

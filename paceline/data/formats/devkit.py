@@ -58,12 +58,12 @@ def validation_labels(devkit: Path) -> list[str]:
     try:
         labels = [classes[int(line)] for line in truth.split()]
     except (ValueError, KeyError) as error:
-        raise _not_the_kit(devkit, f"{TRUTH} holds {abbreviate(str(error))}, which is no class of it") from None
+        raise _not_the_kit(devkit, f"{TRUTH} has {abbreviate(str(error))}, which is not one of its classes") from None
     lines = "".join(f"{label}\n" for label in labels)
     if sha256(lines) != published_sets.VAL_LABELS_SHA256:
         most = Counter(labels).most_common(1)
         raise _not_the_kit(
-            devkit, f"its {len(labels):,} labels are not the official ones ({most[0][1] if most else 0} of one class)"
+            devkit, f"its {len(labels):,} labels are not the official labels ({most[0][1] if most else 0} are of one class)"
         )
     return labels
 
@@ -78,18 +78,18 @@ def sort_val(folder: Path, labels: list[str]) -> int:
     numbers = {name: int(match[1]) for name, match in photos.items()}
     odd = [name for name, number in numbers.items() if not 0 < number <= len(labels)]
     if odd:
-        raise DataError(f"{folder / os.fsdecode(odd[0])}: no validation photo has this number. Move it away.")
+        raise DataError(f"{folder / os.fsdecode(odd[0])}: no validation image has this number. Move the file away.")
     try:
         for name, number in numbers.items():
             target = folder / labels[number - 1]
             target.mkdir(exist_ok=True)
             if os.path.lexists(target / os.fsdecode(name)):
-                raise DataError(f"{target / os.fsdecode(name)}: there already, and in {folder} too. Remove one.")
+                raise DataError(f"{target / os.fsdecode(name)}: already exists, also in {folder}. Remove one of them.")
             os.rename(folder / os.fsdecode(name), target / os.fsdecode(name))
     except OSError as error:
         raise DataError(
-            f"{folder}: its photos cannot be moved into class folders ({error.strerror or error}). Make it writable, and "
-            "give the same command again: it goes on."
+            f"{folder}: its images cannot be moved into class folders ({error.strerror or error}). Make it writable, and "
+            "run the same command again to continue."
         ) from None
     return len(numbers)
 
@@ -106,7 +106,7 @@ def _classes(devkit: Path, meta: bytes) -> dict[int, str]:
         if isinstance(number := row["ILSVRC2012_ID"], float) and 1 <= number <= 1000  # above are groups of classes
     }
     if sorted(classes.values()) != official_wnids():
-        raise _not_the_kit(devkit, f"{META} does not name ImageNet-1k's 1000 classes")
+        raise _not_the_kit(devkit, f"{META} does not list the 1000 classes of ImageNet-1k")
     return classes
 
 
@@ -117,7 +117,7 @@ def _from_folder(devkit: Path) -> tuple[bytes, bytes]:
                 return read_plain(root / TRUTH, MAX_BYTES), read_plain(root / META, MAX_BYTES)
             except OSError as error:
                 raise DataError(f"{error.filename or root}: cannot be read ({error.strerror}).") from None
-    raise _not_the_kit(devkit, f"no {TRUTH} in it")
+    raise _not_the_kit(devkit, f"it has no {TRUTH}")
 
 
 def _from_tar(devkit: Path) -> tuple[bytes, bytes]:
@@ -138,19 +138,19 @@ def _from_tar(devkit: Path) -> tuple[bytes, bytes]:
                         assert source is not None
                         result[wanted] = b"".join(iter(lambda source=source: source.read(MAX_DESCRIPTION), b""))
     except FileNotFoundError:
-        raise DataError(f"{devkit}: no such file. Name ImageNet's development kit, {NAME}.") from None
+        raise DataError(f"{devkit}: file not found. Pass ImageNet's development kit, {NAME}.") from None
     except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError) as error:
         raise _not_the_kit(devkit, abbreviate(str(error), 100)) from None
     for wanted in (TRUTH, META):
         if wanted not in result:
-            raise _not_the_kit(devkit, f"no {wanted} in it")
+            raise _not_the_kit(devkit, f"it has no {wanted}")
     return result[TRUTH], result[META]
 
 
 def _not_the_kit(devkit: Path, why: str) -> DataError:
     return DataError(
-        f"{devkit}: not ImageNet's development kit, or damaged ({why}). Bring {NAME} again: `paceline download imagenet DIR` "
-        "says from where."
+        f"{devkit}: not ImageNet's development kit, or damaged ({why}). Download {NAME} again; `paceline download "
+        "imagenet DIR` prints its source."
     )
 
 
@@ -160,10 +160,10 @@ def struct_array(data: bytes, variable: str, fields: Sequence[str]) -> list[dict
     Raises ValueError, in a few words, where the file is another one, damaged, or has no such variable or field.
     """
     if len(data) < _HEADER or data[124:126] not in (b"\x00\x01", b"\x01\x00"):
-        raise ValueError("no MATLAB file of version 5 to 7.2")
+        raise ValueError("not a MATLAB file of version 5 to 7.2")
     order = {b"IM": "<", b"MI": ">"}.get(data[126:128])
     if order is None:
-        raise ValueError("no MATLAB file: its byte order is missing")
+        raise ValueError("not a MATLAB file, because its byte order is missing")
     reader = _MatFileReader(order)
     for kind, body in reader.elements(memoryview(data)[_HEADER:]):
         if kind == _COMPRESSED:
@@ -175,13 +175,13 @@ def struct_array(data: bytes, variable: str, fields: Sequence[str]) -> list[dict
             if unpacker.unconsumed_tail:
                 raise ValueError(f"a variable of more than {MAX_BYTES:,} bytes")
             if not unpacker.eof:
-                raise ValueError("cut off")
+                raise ValueError("truncated")
             kind, body = next(reader.elements(memoryview(plain)))
         if kind == _MATRIX:
             results = reader.struct_array(body, variable, fields)
             if results is not None:
                 return results
-    raise ValueError(f"no variable {variable!r} in it")
+    raise ValueError(f"it has no variable {variable!r}")
 
 
 class _MatFileReader:
@@ -196,19 +196,19 @@ class _MatFileReader:
             if kind >> 16:  # a small one: size and type share four bytes, the data are the next four
                 kind, size, begin, past = kind & 0xFFFF, kind >> 16, at + 4, at + 8
                 if size > 4:
-                    raise ValueError(f"damaged at byte {at:,} of a part")
+                    raise ValueError(f"damaged at byte {at:,} of an element")
             else:
                 begin = at + 8
                 past = begin + size if kind == _COMPRESSED else begin + -(-size // 8) * 8
             if begin + size > len(data):
-                raise ValueError("cut off")
+                raise ValueError("truncated")
             yield kind, data[begin : begin + size]
             at = past
 
     def numbers(self, kind: int, body: memoryview) -> tuple[float, ...]:
         letter = _NUMBERS.get(kind)
         if letter is None:
-            raise ValueError(f"numbers of type {kind}")
+            raise ValueError(f"unsupported numbers of type {kind}")
         count = len(body) // struct.calcsize(letter)
         return struct.unpack_from(f"{self._order}{count}{letter}", body)
 
@@ -220,11 +220,11 @@ class _MatFileReader:
             if name != variable:
                 return None
             if class_ != _STRUCT_CLASS:
-                raise ValueError(f"{variable} is no struct")
+                raise ValueError(f"{variable} is not a struct")
             (width,) = map(int, self.numbers(5, next(parts)[1])[:1])
             raw = bytes(next(parts)[1])
             if not 0 < width <= 64 or len(raw) % width:
-                raise ValueError("damaged names of fields")
+                raise ValueError("damaged field names")
             names = [raw[i : i + width].split(b"\0")[0].decode("latin-1") for i in range(0, len(raw), width)]
             missing = [field for field in fields if field not in names]
             if missing:
@@ -232,7 +232,7 @@ class _MatFileReader:
             rows: list[dict[str, Value]] = []
             count = math.prod(map(int, shape))
             if not 0 <= count <= len(matrix):  # each element takes bytes
-                raise ValueError("an impossible number of elements")
+                raise ValueError("an invalid number of elements")
             for _ in range(count):
                 row: dict[str, Value] = {}
                 for field in names:
@@ -242,7 +242,7 @@ class _MatFileReader:
                 rows.append(row)
             return rows
         except StopIteration:
-            raise ValueError("cut off") from None
+            raise ValueError("truncated") from None
         except struct.error as error:
             raise ValueError(f"damaged ({error})") from None
 

@@ -117,20 +117,22 @@ class Files:
                 continue
             other = self._owners.setdefault(fitting[0], name)
             if len(fitting) > 1 or other != name:
-                too = f", which {abbreviate(other, 120)!r} fits too" if other != name else ""
+                too = f" ({abbreviate(other, 120)!r} also matches)" if other != name else ""
                 raise DataError(
-                    f"{title}: {abbreviate(name, 120)!r} is not the path of a file, and it is unclear which file of "
-                    f"{self.place} it means: {join_names(fitting)}{too}. Correct the name."
+                    f"{title}: {abbreviate(name, 120)!r} is not the path of a file, but it matches multiple files of "
+                    f"{self.place}: {join_names(fitting)}{too}. Correct the name."
                 )
-            self._matches.setdefault(how, []).append(f"{abbreviate(name, 120)!r} is {abbreviate(fitting[0], 120)!r}")
+            self._matches.setdefault(how, []).append(f"{abbreviate(name, 120)!r} matches {abbreviate(fitting[0], 120)!r}")
             return fitting[0]
         return None
 
     def notes(self, source: Path) -> list[str]:
         """A line for each kind of difference. source: what names the files."""
         return [
-            f"{source}: {len(pairs):,} name{'s differ' if len(pairs) > 1 else ' differs'} in {how} from the file in {self.place} "
-            f"that is read ({pairs[0]})"
+            (
+                f"{source}: {len(pairs):,} name{'s differ' if len(pairs) > 1 else ' differs'} in {how} from the file that "
+                f"is read in {self.place} ({pairs[0]})"
+            )
             for how, pairs in self._matches.items()
         ]
 
@@ -188,8 +190,8 @@ def match_names(
         path = files.find(names[i], title(i))
         if path is None and is_foreign_path(names[i]):
             raise DataError(
-                f"{title(i)}: its file_name leads out of the folder of images, and no file in {folder} is called so. Make it "
-                "relative to that folder, without  ..  in it, or name the right folder (--images-dir)."
+                f"{title(i)}: its file_name is outside the folder of images, and no file in {folder} has this name. Write "
+                "it relative to that folder and without  .. , or pass the right folder (--images-dir)."
             )
         results[i] = path or os.path.normpath(names[i])
     return results, files.notes(source)
@@ -285,19 +287,19 @@ class LabelFiles:
         notes = []
         if near:
             first = f"{format_relative(self.near[near[0]], folder)} for {format_relative(near[0], folder)}"
-            notes.append(
-                f"{split}: {format_count(len(near), 'label file')} read under another name or place, first {first}"
-            )
+            notes.append(f"{split}: {format_count(len(near), 'label file')} matched by another name or path, first {first}")
         if without:
-            notes.append(f"{split}: {without:,} of {len(images):,} images have no label file: images without objects")
+            notes.append(f"{split}: {without:,} of {len(images):,} images have no label file, so they have no objects")
         return notes
 
     def shared(self, with_objects: Iterable[str]) -> list[str]:
         """A line per label file that is the label of two or more images with objects."""
         owners = group_pairs((self.paths[image], image) for image in dict.fromkeys(with_objects))
         return [
-            f"{label}: this label file belongs to {len(images)} images ({join_names(images)}). Keep one of the "
-            "images, or give each a name and a label of its own"
+            (
+                f"{label}: this label file matches {len(images)} images ({join_names(images)}). Keep one of the images, or "
+                "give each image a unique name and a label file"
+            )
             for label, images in owners.items()
             if len(images) > 1
         ]

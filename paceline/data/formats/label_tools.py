@@ -32,7 +32,7 @@ COCO_LISTS = ("images", "annotations", "categories")
 CSV_CORNERS = ({"xmin", "ymin", "xmax", "ymax"}, {"x1", "y1", "x2", "y2"}, {"region_shape_attributes"})
 
 COCO_FLAGS = "paceline prepare coco --images-dir PHOTOS --annotations EXPORT.json --val-fraction 0.2 --output-dir SET"
-LABEL_STUDIO = f"In Label Studio choose Export > COCO, and name its files:  {COCO_FLAGS}"
+LABEL_STUDIO = f"In Label Studio, choose Export > COCO, and pass the files:  {COCO_FLAGS}"
 
 
 def suggest_export(root: Path, *, coco: bool = True) -> str:
@@ -48,8 +48,8 @@ def suggest_export(root: Path, *, coco: bool = True) -> str:
 
 
 CVAT = (
-    "CVAT's own XML, which is not read",
-    "In CVAT choose Export task dataset > COCO 1.0 (boxes and polygons), or Pascal VOC 1.1, and unpack it.",
+    "CVAT XML, which is not supported",
+    "In CVAT, choose Export task dataset > COCO 1.0 (boxes and polygons) or Pascal VOC 1.1, and unpack the export.",
 )
 
 
@@ -82,7 +82,7 @@ def _known(path: Path, coco: bool) -> tuple[str, str] | None:
         except (ValueError, RecursionError):
             return None
         if isinstance(content, dict) and all(isinstance(content.get(name), list) for name in COCO_LISTS):
-            what = "a COCO JSON under another name than the known ones"
+            what = "a COCO JSON with an unusual file name"
             return (what, _named_command(path, content["images"])) if coco else None
         return identify_json_tool(content)
     if suffix == ".csv":
@@ -95,19 +95,19 @@ def identify_json_tool(content: Any) -> tuple[str, str] | None:
     first = content[0] if isinstance(content, list) and content else None
     if isinstance(content, dict):
         if "shapes" in content and ("imagePath" in content or "imageData" in content):
-            advice = "Make one COCO JSON of all of them (pip install labelme2coco, labelme2coco FOLDER), and name it:  "
-            return "LabelMe's JSON, which is not read", advice + COCO_FLAGS
+            advice = "Convert all files to one COCO JSON (pip install labelme2coco, labelme2coco FOLDER), and pass it:  "
+            return "LabelMe JSON, which is not supported", advice + COCO_FLAGS
         # An annotations-only export: {KEY: {"filename": ..., "regions": ...}}.
         value = next(iter(content.values()), None)
         is_via = isinstance(value, dict) and {"filename", "regions"} <= value.keys()
         if "_via_img_metadata" in content or is_via:
-            advice = f"In VIA choose Annotation > Export Annotations (COCO format), then:  {COCO_FLAGS}"
-            return "VGG Image Annotator's JSON, which is not read", advice
+            advice = f"In VIA, choose Annotation > Export Annotations (COCO format), then run:  {COCO_FLAGS}"
+            return "VGG Image Annotator JSON, which is not supported", advice
     if isinstance(first, dict):
         if "annotation_id" in first or ("data" in first and ("annotations" in first or "completions" in first)):
-            return "Label Studio's own JSON, which is not read", LABEL_STUDIO
+            return "Label Studio JSON, which is not supported", LABEL_STUDIO
         if "image" in first and isinstance(first.get("annotations"), list):
-            return "Create ML's JSON, which is not read", f"Choose COCO in the tool that wrote it, then:  {COCO_FLAGS}"
+            return ("Create ML JSON, which is not supported", f"Export COCO from its tool, then run:  {COCO_FLAGS}")
     return None
 
 
@@ -118,7 +118,7 @@ def _named_command(path: Path, images: list[Any]) -> str:
     near = [above, above / "images", above.parent, above.parent / "images"]
     near = [folder for folder in near if isinstance(first, str) and "\0" not in first and (folder / first).is_file()]
     photos, file = shlex.quote(str(near[0])) if near else "PHOTOS", shlex.quote(str(path))
-    return f"Name it and its photos:  paceline prepare coco --images-dir {photos} --annotations {file} --val-fraction 0.2"
+    return f"Pass it with its images:  paceline prepare coco --images-dir {photos} --annotations {file} --val-fraction 0.2"
 
 
 def _known_csv(text: str) -> tuple[str, str] | None:
@@ -129,8 +129,8 @@ def _known_csv(text: str) -> tuple[str, str] | None:
     names = {name.strip().lower() for name in header}
     if not any(corners <= names for corners in CSV_CORNERS):
         return None
-    advice = f"Choose COCO in the tool that wrote it (Roboflow: Download > COCO), then:  {COCO_FLAGS}"
-    return "a CSV table of boxes, which is not read", advice
+    advice = f"Export COCO from the tool that wrote the file (Roboflow: Download > COCO), then run:  {COCO_FLAGS}"
+    return "a CSV table of boxes, which is not supported", advice
 
 
 def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
@@ -138,17 +138,19 @@ def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
     if path.suffix == ".data":
         if not re.search(r"^\s*names\s*=", text, re.MULTILINE):
             return None
-        advice = "In CVAT choose Export task dataset > COCO 1.0; elsewhere COCO or Ultralytics YOLO."
-        return "Darknet's list of files, which is not read", advice
+        advice = "In CVAT, choose Export task dataset > COCO 1.0. In other tools, choose COCO or Ultralytics YOLO."
+        return "Darknet's list of files, which is not supported", advice
     names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names:
         return None
     photos = "images" if (path.parent / "images").is_dir() else "."
     command = f"paceline prepare yolo {shlex.quote(str(path.parent))} --val-fraction 0.2"
     return (
-        "a list of classes beside YOLO labels, without the data.yaml that says where the photos are",
-        f"Write a data.yaml of these two lines beside it, then  {command}\n"
-        f"  train: {photos}\n  names: {json.dumps([abbreviate(name, 100) for name in names])}",
+        "a class list of YOLO labels without a data.yaml, which has the path of the images",
+        (
+            f"Write a data.yaml with these two lines next to it, then run  {command}\n  train: {photos}\n  names: "
+            f"{json.dumps([abbreviate(name, 100) for name in names])}"
+        ),
     )
 
 

@@ -34,9 +34,10 @@ ROBOFLOW = "_annotations.coco.json"
 _SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
 
 WANTED = (
-    "Wanted: annotations/instances_train2017.json with train2017/ and the same for val2017, or train/_annotations.coco.json "
-    "and valid/_annotations.coco.json, or Pascal VOC's Annotations/*.xml, or a YOLO data.yaml.\n"
-    "Or name the files:  paceline prepare coco --images-dir DIR --annotations FILE --val-images-dir DIR --val-annotations FILE"
+    "Expected annotations/instances_train2017.json with train2017/ (and the same for val2017), "
+    "train/_annotations.coco.json and valid/_annotations.coco.json, Pascal VOC's Annotations/*.xml, or a YOLO "
+    "data.yaml.\nOr pass the files:  paceline prepare coco --images-dir DIR --annotations FILE --val-images-dir DIR "
+    "--val-annotations FILE"
 )
 
 
@@ -63,20 +64,20 @@ def read_source(root: Path, layout: Layout | None = None) -> DetectionLayout:
     Raises DataError where it has none, or its files contradict themselves.
     """
     if not root.is_dir():
-        what = "this is a file, a folder is needed" if root.exists() else "no such folder"
+        what = "this is a file, but a folder is required" if root.exists() else "folder not found"
         raise DataError(f"{root}: {what}. Check the path (--data).")
     chosen = layout or next(iter(find_layouts(root)), None)
     if chosen is None:
         inner = [entry for entry in list_matching(root) if entry.is_dir() and find_layouts(entry)]
         if inner:
-            raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
-        raise DataError(f"{root}: no annotations of boxes found in it. {suggest_export(root) or WANTED}")
+            raise DataError(f"{root}: no annotations found, but {inner[0]} has some. Use  --data {inner[0]}")
+        raise DataError(f"{root}: no annotations of boxes found. {suggest_export(root) or WANTED}")
     if not READERS[chosen][0](root):
         for other in find_layouts(root):
             command = f"paceline prepare {other} {shlex.quote(str(root))}"
-            raise DataError(f"{root}: its annotations are of another layout:  {command}")
+            raise DataError(f"{root}: the annotations have another layout. Use  {command}")
         if advice := suggest_export(root):
-            raise DataError(f"{root}: no annotations of that layout found in it. {advice}")
+            raise DataError(f"{root}: no annotations of this layout found. {advice}")
     return READERS[chosen][1](root)
 
 
@@ -91,16 +92,16 @@ def read_one_split(root: Path, names: Sequence[str]) -> DetectionLayout:
     if find_yolo(root):
         key = next((name for name in names if name in yolo_splits(root)), None)
         if key is None:
-            raise DataError(f"{root}: data.yaml names no {wanted}. Name another with --split.")
+            raise DataError(f"{root}: data.yaml has no {wanted}. Choose another split with --split.")
         return _read_yolo(root, key)
     if find_voc(root) or any(find_voc(root / name) for name in names if (root / name).is_dir()):
         return _read_voc(root, names)
     if advice := suggest_export(root, coco=False):
-        raise DataError(f"{root}: no annotations of {wanted} found in it. {advice}")
+        raise DataError(f"{root}: no annotations of {wanted} found. {advice}")
     raise DataError(
-        f"{root}: no annotations of {wanted} found in it. Wanted: a COCO JSON such as annotations/instances_{names[0]}.json or "
-        f"{names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\n"
-        "Or name the files:  --images-dir DIR --annotations FILE"
+        f"{root}: no annotations of {wanted} found. Expected a COCO JSON such as annotations/instances_{names[0]}.json or "
+        f"{names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\nOr pass the files:  "
+        "--images-dir DIR --annotations FILE"
     )
 
 
@@ -129,7 +130,7 @@ def _read_coco_folder(root: Path) -> DetectionLayout:
     pairs = find_coco(root)
     if not pairs:
         held = join_names(path.name for path in list_matching(root / "annotations", "*.json"))
-        raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {held}). {WANTED}")
+        raise DataError(f"{root}: no COCO annotations of train found (annotations/ has {held}). {WANTED}")
     return read_jsons(pairs, root)
 
 
@@ -166,7 +167,7 @@ def find_coco(root: Path) -> dict[str, tuple[Path, Path]]:
     for split, folders in (("train", ("train",)), ("val", VAL_FOLDERS)):
         here = [root / folder for folder in folders if (root / folder / ROBOFLOW).is_file()]
         if len(here) > 1:
-            raise DataError(f"{root}: both {here[0].name}/ and {here[1].name}/ are there; which one is meant?")
+            raise DataError(f"{root}: has both {here[0].name}/ and {here[1].name}/. Rename or remove one of them.")
         if here:
             pairs[split] = (here[0] / ROBOFLOW, here[0])
     return pairs if "train" in pairs else {}
@@ -189,8 +190,8 @@ def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | Non
         named = [file for file in named if file.stem.endswith("2017")] or named
         if len(named) > 1:
             raise DataError(
-                f"{root}: several could be meant ({join_names(file.name for file in named)}). "
-                "Name the files:  --images-dir DIR --annotations FILE"
+                f"{root}: multiple files match ({join_names(file.name for file in named)}). Pass the files:  "
+                "--images-dir DIR --annotations FILE"
             )
         if named:
             return named[0], _images_beside(root, named[0])
@@ -225,16 +226,17 @@ def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
         sets = [by_suffix["instances_2017"]]
     if len(sets) > 1:
         raise DataError(
-            f"{root / 'annotations'}: several sets ({join_names(files['train'].name for files in sets)}); which one is meant? "
-            "Name the files:  paceline prepare coco --images-dir DIR --annotations FILE --val-images-dir DIR --val-annotations FILE"
+            f"{root / 'annotations'}: multiple sets found ({join_names(files['train'].name for files in sets)}). Pass "
+            "the files of one set:  paceline prepare coco --images-dir DIR --annotations FILE --val-images-dir DIR "
+            "--val-annotations FILE"
         )
     pairs = {}
     for split, file in sets[0].items() if sets else ():
         folders, name = _images_of(root, file), file.stem.removeprefix("instances_")
         if not folders:
             raise DataError(
-                f"{file}: its images are neither in {root / name} nor in {root / 'images' / name}. Move them there, or name "
-                f"their folder:  paceline prepare coco --images-dir DIR --annotations {shlex.quote(str(file))} ..."
+                f"{file}: its images are neither in {root / name} nor in {root / 'images' / name}. Move them there, or "
+                f"pass their folder:  paceline prepare coco --images-dir DIR --annotations {shlex.quote(str(file))} ..."
             )
         pairs[split] = (file, folders[0])
     return pairs

@@ -61,8 +61,8 @@ def part_of_imagenet(classes: Sequence[str], splits: Mapping[str, Split]) -> str
     if all(images[name] == counts.images for name, counts in IMAGENET.items()):
         return ""
     return (
-        f"ImageNet-1k: {len(classes):,} of 1,000 classes, {images['train']:,} of {IMAGENET['train'].images:,} training photos, "
-        f"{images['val']:,} of {IMAGENET['val'].images:,} for validation"
+        f"ImageNet-1k: {len(classes):,} of 1,000 classes, {images['train']:,} of {IMAGENET['train'].images:,} training "
+        f"images, {images['val']:,} of {IMAGENET['val'].images:,} validation images"
     )
 
 
@@ -73,9 +73,9 @@ def check_flat_val(root: Path) -> None:
             continue
         if flat := [name for name in list_folder(folder).images if VAL_NAME.match(name)]:
             raise DataError(
-                f"{folder}: {len(flat):,} validation photos lie flat in it, as the official archive unpacks; they must "
-                f"be sorted into class folders. ImageNet's development kit has their labels:\n"
-                f"  paceline prepare imagenet {shlex.quote(str(root))} --devkit ILSVRC2012_devkit_t12.tar.gz"
+                f"{folder}: has {len(flat):,} validation images directly in it, as in the official archive. They must be "
+                "sorted into class folders by the labels in ImageNet's development kit:\n  paceline prepare imagenet "
+                f"{shlex.quote(str(root))} --devkit ILSVRC2012_devkit_t12.tar.gz"
             )
 
 
@@ -94,18 +94,18 @@ def _check_class_names(split: SplitListing, wnids: list[str]) -> None:
     if not any(WNID.fullmatch(name) for name in split.classes):
         raise DataError(
             f"{split.folder}: its {len(split.classes):,} class folders are not named by WordNet id "
-            f"({join_names(split.classes, 3)}). Labels follow the sort order of the folders, so other names mean another "
-            "class order: pretrained weights and published labels would not fit. Rename them to ids such as n01440764."
+            f"({join_names(split.classes, 3)}). Labels follow the sorted folder names, so pretrained weights and published "
+            "labels would not match. Rename the folders to ids such as n01440764."
         )
     if unknown := sorted(set(split.classes) - set(wnids)):
         raise DataError(
-            f"{split.folder}: {len(unknown):,} folders are no class of ImageNet-1k: {join_names(unknown)}. Every label after "
-            "them would be shifted. Move them out; for a data set of your own use `paceline prepare folder`."
+            f"{split.folder}: {len(unknown):,} folders are not classes of ImageNet-1k: {join_names(unknown)}. They would "
+            "shift every label after them. Move them away. For another dataset, use `paceline prepare folder`."
         )
     if missing := sorted(set(wnids) - set(split.classes)):
         raise DataError(
-            f"{split.folder}: {len(missing):,} of ImageNet's 1000 classes are missing: {join_names(missing)}. "
-            "Copy them again; for a subset use `paceline prepare folder`."
+            f"{split.folder}: {len(missing):,} of ImageNet's 1000 classes are missing: {join_names(missing)}. Copy them "
+            "again. For a subset, use `paceline prepare folder`."
         )
 
 
@@ -115,23 +115,23 @@ def _check_train_names(split: SplitListing) -> None:
             named = TRAIN_NAME.match(name)
             if named and named[1].decode() != label:
                 raise DataError(
-                    f"{split.folder / label / os.fsdecode(name)}: a photo of {named[1].decode()} lies under {label}: "
-                    "labels are shuffled. Unpack the training archives again, each into the folder it is named after."
+                    f"{split.folder / label / os.fsdecode(name)}: an image of {named[1].decode()} is in {label}, so the "
+                    "labels are shuffled. Unpack the training archives again, each into the folder with its name."
                 )
 
 
 def _check_counts(split: SplitListing, counts: ImagenetCounts) -> None:
     sizes = {label: len(names) for label, names in zip(split.classes, split.names)}
-    title = f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}"
+    title = f"{split.folder}: {split.images:,} images, but ImageNet has {counts.images:,}"
     if crowded := [f"{label} ({size:,})" for label, size in sizes.items() if size > counts.most]:
-        why = "Something was unpacked or copied twice: remove the extra copies."
-        raise DataError(f"{title}: more than {counts.most:,} in {join_names(crowded)}. {why}")
+        why = "Files were unpacked or copied twice. Remove the extra copies."
+        raise DataError(f"{title}, and more than {counts.most:,} in {join_names(crowded)}. {why}")
     if sparse := [f"{label} ({size:,})" for label, size in sizes.items() if size < counts.fewest]:
-        why = "The copy is incomplete: unpack or copy these classes again."
-        raise DataError(f"{title}: fewer than {counts.fewest:,} in {join_names(sparse)}. {why}")
+        why = "The copy is incomplete. Unpack or copy these classes again."
+        raise DataError(f"{title}, and fewer than {counts.fewest:,} in {join_names(sparse)}. {why}")
     if split.images != counts.images:
         what = "Files are missing" if split.images < counts.images else "There are extra files"
-        raise DataError(f"{title}, though no class is out of bounds. {what}: unpack or copy it again.")
+        raise DataError(f"{title}, although no class is out of bounds. {what}. Unpack or copy the split again.")
 
 
 def _check_val_labels(split: SplitListing) -> None:
@@ -143,8 +143,8 @@ def _check_val_labels(split: SplitListing) -> None:
     lines = "".join(f"{label_of[number]}\n" for number in sorted(label_of))
     if sha256(lines) != VAL_LABELS_SHA256:
         raise DataError(
-            f"{split.folder}: validation photos do not lie under their official classes: labels are shuffled, and "
-            "accuracy would be that of chance. Unpack the official archive again, and sort it with --devkit."
+            f"{split.folder}: the validation images are not in their official class folders, so accuracy would be at "
+            "chance level. Unpack the official archive again, and sort it with --devkit."
         )
 
 
@@ -162,7 +162,7 @@ class CocoCounts:
     val: int
 
     def __str__(self) -> str:
-        return f"{self.with_objects:,} training photos with objects ({self.train:,} in all) and {self.val:,} for validation"
+        return f"{self.with_objects:,} training images with objects (of {self.train:,}) and {self.val:,} validation images"
 
 
 COCO2017 = CocoCounts(118_287, 117_266, 5_000)
@@ -189,8 +189,8 @@ def part_of_coco2017(splits: Mapping[str, Annotations]) -> str:
     if counts is None or counts == COCO2017 or "train" not in splits:
         return ""
     return (
-        f"COCO 2017: {counts.with_objects:,} of {COCO2017.with_objects:,} training photos with objects, "
-        f"{counts.val:,} of {COCO2017.val:,} for validation"
+        f"COCO 2017: {counts.with_objects:,} of {COCO2017.with_objects:,} training images with objects, {counts.val:,} "
+        f"of {COCO2017.val:,} validation images"
     )
 
 
@@ -199,11 +199,11 @@ def check_coco2017(root: Path, splits: Mapping[str, Annotations]) -> None:
     counts = coco2017_counts(splits)
     if counts is None:
         raise DataError(
-            f"{root}: not COCO 2017, which has annotations/{COCO_FILES['train']} and {COCO_FILES['val']} with its 80 classes. "
-            "Leave out --expect coco2017 for another data set."
+            f"{root}: not COCO 2017, which has annotations/{COCO_FILES['train']} and {COCO_FILES['val']} with its 80 "
+            "classes. For another dataset, remove --expect coco2017."
         )
     if counts != COCO2017:
         raise DataError(
-            f"{root}: {counts}; COCO 2017 has {COCO2017}. Bring the rest (`paceline download coco2017 DIR`), or leave out "
-            "--expect coco2017 to train on this part."
+            f"{root}: {counts}; COCO 2017 has {COCO2017}. Download the rest (`paceline download coco2017 DIR`), or remove "
+            "--expect coco2017 to train on this subset."
         )

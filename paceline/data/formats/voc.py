@@ -93,7 +93,7 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     root = _devkit(root)
     locations = [_one_place(root, only)] if only else _places(root)
     if not any(_has_xml(location.xml_folder) for location in locations):
-        raise DataError(f"{root}: no XML file of Pascal VOC here. Wanted: ROOT/Annotations/*.xml with ROOT/JPEGImages.")
+        raise DataError(f"{root}: no XML file of Pascal VOC found. Expected ROOT/Annotations/*.xml with ROOT/JPEGImages.")
     notes: list[str] = []
     files: dict[str, list[VocFile]] = {}
     for location in locations:
@@ -102,16 +102,16 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
         notes += [*location.notes, *more]
         left_out = len(images) - len({file.file_name for file in files[location.split]})
         if location.names is None and left_out > 0:
-            notes.append(f"{location.images}: {left_out:,} images have no XML file and are left out")
+            notes.append(f"{location.images}: ignored {left_out:,} images without an XML file")
     everything = [entry for group in files.values() for file in group for entry in file.objects]
     if not everything:
-        raise DataError(f"{root}: none of its XML files has an <object>. Annotate some images, or check the folder.")
+        raise DataError(f"{root}: no XML file has an <object>. Annotate some images, or check the folder.")
     # Number of the first pixel, and what xmax has to grow by.
     first = 0 if any(min(entry.edges[:2]) < 1 for entry in everything) else 1
     if first == 0:
-        notes.append("some boxes begin at pixel 0, so all are read as counted from 0, xmax and ymax outside the object")
+        notes.append("some boxes start at pixel 0, so all are counted from 0, with xmax and ymax outside the object")
     if difficult := sum(entry.difficult for entry in everything):
-        notes.append(f"{difficult:,} objects marked difficult are kept as crowd regions: scored neither right nor wrong")
+        notes.append(f"{difficult:,} objects marked as difficult are kept as crowd regions, which metrics ignore")
     ids = {name: k for k, name in enumerate(sorted({entry.name for entry in everything}), start=1)}
     names = {k: name for name, k in ids.items()}
     splits: dict[str, Annotations] = {}
@@ -138,9 +138,9 @@ def read_voc_file(path: Path) -> VocFile:
     try:
         root = ElementTree.fromstring(_text(path, read_plain(path, MAX_BYTES)))
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). An annotation of one image is wanted.") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Expected the annotation of one image.") from None
     except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"{path}: not XML ({error}).") from None
+        raise DataError(f"{path}: not valid XML ({error}).") from None
     if root.tag == "annotations":
         raise DataError(f"{path}: this is {CVAT[0]}. {CVAT[1]}")
     if root.tag != "annotation":
@@ -167,15 +167,15 @@ def _text(path: Path, data: bytes) -> str:
         text = data.decode(encoding)
     except (UnicodeDecodeError, LookupError):
         raise DataError(
-            f"{path}: its bytes are not {encoding.removesuffix('-sig')} text. Save it as UTF-8, or name its encoding in the first "
-            'line:  <?xml version="1.0" encoding="ISO-8859-1"?>'
+            f"{path}: its bytes are not {encoding.removesuffix('-sig')} text. Save it as UTF-8, or set its encoding in the "
+            'first line:  <?xml version="1.0" encoding="ISO-8859-1"?>'
         ) from None
     if "\0" in text:
         # Another encoding than was assumed: the parser might detect it and read what was not searched.
-        raise DataError(f"{path}: holds NUL characters. Save it as UTF-8.")
+        raise DataError(f"{path}: contains NUL characters. Save it as UTF-8.")
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         # Entities can expand to gigabytes, or to other files. No tool that writes VOC writes them.
-        raise DataError(f"{path}: declares a document type or entities, which no annotation needs; it is not opened.")
+        raise DataError(f"{path}: declares a document type or entities, which are not supported. Remove the declaration.")
     return text
 
 
@@ -183,7 +183,7 @@ def _pixels(path: Path, root: ElementTree.Element, side: str) -> int:
     text = (root.findtext(f"size/{side}") or "0").strip()
     value = _number(text)
     if not 0 <= value <= MAX_PIXELS:
-        raise DataError(f"{path}: the image's {side} is {text[:40]!r}, not a number of pixels.")
+        raise DataError(f"{path}: the {side} of the image is {text[:40]!r}, not a number of pixels.")
     return int(value)
 
 
@@ -218,7 +218,7 @@ def _devkit(root: Path) -> Path:
     years = [folder for folder in list_matching(kit, "VOC2*") if (folder / "Annotations").is_dir()]
     if len(years) > 1:
         names = ", ".join(year.name for year in years)
-        raise DataError(f"{kit}: several years ({names}). Name one:  {years[0]}")
+        raise DataError(f"{kit}: multiple years found ({names}). Use one of them:  {years[0]}")
     return years[0] if years else root
 
 
@@ -227,13 +227,13 @@ def _places(root: Path) -> list[_Place]:
     if XML_FOLDER in folders:
         images = next((folders[name] for name in IMAGE_FOLDERS if name in folders), None)
         if images is None:
-            raise DataError(f"{root}: {folders[XML_FOLDER].name}/ without JPEGImages/ (or images/). Copy the images too.")
+            raise DataError(f"{root}: has {folders[XML_FOLDER].name}/ but no JPEGImages/ (or images/). Copy the images.")
         return _sets(folders[XML_FOLDER], images, root / "ImageSets" / "Main")
     split_folders = {TRAIN_FOLDER: "train", **dict.fromkeys(VAL_FOLDERS, "val")}
     flat = [_Place(split, folders[name], folders[name]) for name, split in split_folders.items() if name in folders]
     if flat and flat[0].split == "train":
         if len(flat) > 2:
-            raise DataError(f"{root}: several folders for validation ({', '.join(VAL_FOLDERS)}). Keep one.")
+            raise DataError(f"{root}: multiple validation folders found ({', '.join(VAL_FOLDERS)}). Keep one.")
         return flat
     return [_Place("train", root, root)]
 
@@ -272,10 +272,10 @@ def _of_set(split: str, xml_folder: Path, images: Path, path: Path) -> _Place:
     if missing or not names:
         reason = "empty"
         if missing:
-            reason = f"{len(missing):,} of its lines name no XML file of {xml_folder}, first {missing[0][:80]!r}"
+            reason = f"{len(missing):,} lines do not match an XML file of {xml_folder}; the first is {missing[0][:80]!r}"
         raise DataError(
-            f"{path}: {reason}. A line must be the stem of an XML file, or its path or its image's. Copy what is missing, or "
-            "delete the set to use all XML files."
+            f"{path}: {reason}. A line must be the stem of an XML file, its path, or the path of its image. Copy the "
+            "missing files, or delete this file to use all XML files."
         )
     return _Place(split, xml_folder, images, list(dict.fromkeys(names)), tuple(files.notes(path)))
 
@@ -315,7 +315,7 @@ def _read_files(location: _Place, images: list[str]) -> tuple[list[VocFile], lis
             image = next(filter(None, near), image)
         files[at] = replace(file, file_name=image)
         if owner.setdefault(image, path) != path:
-            problems.append(f"{path}: describes {image}, which {owner[image].name} describes too.")
+            problems.append(f"{path}: describes {image}, which {owner[image].name} also describes.")
     raise_problems(problems)
     return files, others.notes(location.xml_folder)
 

@@ -76,12 +76,12 @@ def read_yolo(path: Path, only: str = "") -> tuple[dict[str, Annotations], list[
         notes += labels.notes(split, images, str(file.parent))
         if points:
             objects = sum(len(photo.boxes) for photo in photos)
-            notes.append(f"{split}: key points (kpt_shape) are not read, only the boxes of their {objects:,} objects")
+            notes.append(f"{split}: key points (kpt_shape) are ignored; only the boxes of {objects:,} objects are read")
         for photo, image in zip(photos, images):
             photo.file_name = os.path.relpath(image, folder)
         splits[split] = make_annotations(source, folder, photos, names, after=splits.get("train"))
     if unused := [format_relative(path, str(file.parent)) for path in labels.unused()]:
-        notes.append(f"no image uses {format_count(len(unused), 'label file')}: {join_names(unused)}")
+        notes.append(f"ignored {format_count(len(unused), 'label file')} without an image: {join_names(unused)}")
     return splits, notes
 
 
@@ -128,11 +128,11 @@ def _count_problem(fields: list[str], points: int) -> str:
     )
     text = f"{format_count(count, 'number')}, expected {form}"
     if count == 1 and (signs := re.findall("[,;]", fields[0])):
-        return f"{text}; the line is separated by {signs[0]!r}, replace it with spaces"
+        return f"{text}; the fields are separated by {signs[0]!r}, which must be spaces"
     if hint := _key_point_hint(fields):
         return text + hint
     if count == 6:
-        return f"{text}; the sixth is usually a score or a track id of a prediction, delete it:  cut -d' ' -f1-5"
+        return f"{text}; the sixth is usually the score or track id of a prediction. Remove it:  cut -d' ' -f1-5"
     return text
 
 
@@ -156,12 +156,12 @@ def _add_object(fields: list[str], photo: ImageLabels, names: dict[int, str]) ->
     if category not in names:
         holes = len(names) < max(names) - min(names) + 1
         known = join_names(map(str, names), most=20) if holes else f"{min(names)} to {max(names)}"
-        return f"class {fields[0][:40]}, expected a class that data.yaml names ({known})"
+        return f"class {fields[0][:40]}, expected a class of data.yaml ({known})"
     if len(fields) == 5 and min(fractions[2:]) < 0:
-        return f"a width or height below 0 ({fractions[2]:g}, {fractions[3]:g})"
+        return f"a negative width or height ({fractions[2]:g}, {fractions[3]:g})"
     outside = [value for value in fractions if not -SLACK <= value <= 1 + SLACK]
     if outside:
-        text = f"{outside[0]:g} is not a fraction of the image; coordinates are between 0 and 1, not in pixels"
+        text = f"{outside[0]:g} is not a fraction of the image; coordinates must be between 0 and 1, not in pixels"
         return text + _key_point_hint(fields)
     if len(fields) == 5:
         cx, cy, w, h = fractions
@@ -178,13 +178,17 @@ def _yaml_file(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise DataError(f"{path}: no such file or folder. Name the data.yaml, or the folder that holds it.")
+        raise DataError(f"{path}: file or folder not found. Pass the data.yaml, or its folder.")
     if (path / "data.yaml").is_file():
         return path / "data.yaml"
     files = list_matching(path, "*.yaml", "*.yml")
     if len(files) != 1:
-        which = f"several YAML files ({join_names(file.name for file in files)}); name one" if files else "no data.yaml"
-        raise DataError(f"{path}: {which}. It lists train:, val: and names:, the classes in order.")
+        which = (
+            f"multiple YAML files found ({join_names(file.name for file in files)}), so one must be passed"
+            if files
+            else "data.yaml not found"
+        )
+        raise DataError(f"{path}: {which}. It must have the keys train:, val:, and names: (the classes in order).")
     return files[0]
 
 
@@ -197,7 +201,7 @@ class _PlainLoader(yaml.BaseLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
-            raise ComposerError(None, None, "an alias (*name) repeats another part; write it out", mark)
+            raise ComposerError(None, None, "aliases (*name) are not supported; write the content out", mark)
         return super().compose_node(parent, index)
 
 
@@ -208,13 +212,13 @@ def _load_yaml(file: Path) -> dict[str, Any]:
         raise DataError(f"{file}: cannot be read ({describe_read_error(error)}). Expected a dataset description.") from None
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise DataError(f"{file}{line}: not YAML ({error.problem or error.context}). Correct it.") from None
+        raise DataError(f"{file}{line}: not valid YAML ({error.problem or error.context}). Correct it.") from None
     except RecursionError:
-        raise DataError(f"{file}: nested too deeply, this is no description of a data set.") from None
+        raise DataError(f"{file}: nested too deeply for a dataset description.") from None
     except yaml.YAMLError as error:
-        raise DataError(f"{file}: not YAML ({type(error).__name__}). Correct it.") from None
+        raise DataError(f"{file}: not valid YAML ({type(error).__name__}). Correct it.") from None
     if not isinstance(record, dict):
-        raise DataError(f"{file}: holds no keys. Wanted: train:, val: and names:.")
+        raise DataError(f"{file}: no keys found. Expected train:, val:, and names:.")
     return record
 
 
@@ -222,29 +226,30 @@ def _names(file: Path, record: dict[str, Any]) -> dict[int, str]:
     listed = record.get("names")
     if isinstance(listed, str) and listed:
         raise DataError(
-            f"{file}: names: is the text {abbreviate(listed)!r}, expected a list. Write the names themselves:  "
-            "names: [first, second, ...]"
+            f"{file}: names: is the text {abbreviate(listed)!r}, expected a list. Use  names: [first, second, ...]"
         )
     if not listed or not isinstance(listed, list | dict):
-        raise DataError(f"{file}: no class names. Add  names: [first, second, ...]  in the order of the class numbers.")
+        raise DataError(f"{file}: class names are required. Add  names: [first, second, ...]  in the order of indices.")
     try:
         pairs = listed.items() if isinstance(listed, dict) else enumerate(listed)
         names = {int(key): name for key, name in pairs}
     except (TypeError, ValueError):
-        raise DataError(f"{file}: the keys of names: must be class numbers, 0, 1, 2, ... Correct them.") from None
+        raise DataError(f"{file}: the keys of names: must be class indices (0, 1, 2, ...). Correct them.") from None
     wrong = [key for key in names if not 0 <= key <= MAX_CLASS]
     if wrong:
-        raise DataError(f"{file}: class {abbreviate(wrong[0], 40)} of names: is no class number from 0 on. Correct it.")
+        raise DataError(f"{file}: class {abbreviate(wrong[0], 40)} of names: must be an index (0 or more). Correct it.")
     for key, name in names.items():
         if isinstance(name, dict):
             text = abbreviate(": ".join(map(str, next(iter(name.items()), ()))))
-            raise DataError(f'{file}: class {key} of names: has a colon, so YAML reads a mapping. Quote it:  "{text}"')
+            raise DataError(
+                f'{file}: class {key} of names: has a colon, which YAML reads as a mapping. Quote it:  "{text}"'
+            )
         names[key] = tidy_class_name(name, f"{file}: class {key} of names:", ". Correct it.")
     if (twice := find_duplicate(names.values())) is not None:
-        raise DataError(f"{file}: two classes are called {twice[:60]!r}. Give each a name of its own.")
+        raise DataError(f"{file}: two classes are named {twice[:60]!r}. Give them unique names.")
     count = record.get("nc")
     if count is not None and count != str(len(names)):
-        raise DataError(f"{file}: nc: is {abbreviate(count, 20)}, but names: has {len(names):,}. Correct one of them.")
+        raise DataError(f"{file}: nc: is {abbreviate(count, 20)}, but names: has {len(names):,} classes. Correct one.")
     return dict(sorted(names.items()))
 
 
@@ -271,7 +276,7 @@ def _images(file: Path, record: dict[str, Any], key: str, notes: list[str]) -> t
     for path in paths:
         images.update(dict.fromkeys(_listed(path, folders, notes) if path.is_file() else _walked(path)))
     if not images:
-        raise DataError(f"{file}: {key}: no image in {join_names(map(str, paths))}. Check the path.")
+        raise DataError(f"{file}: {key}: no images in {join_names(map(str, paths))}. Check the path.")
     return paths[0] if len(paths) == 1 else file, list(images)
 
 
@@ -288,21 +293,17 @@ def _folders(file: Path, record: dict[str, Any]) -> list[str]:
 def _existing(file: Path, folders: list[str], key: str, entry: str, notes: list[str]) -> Path:
     """The first that exists: relative to `path:`, to data.yaml, and to data.yaml without the ../ that Roboflow writes."""
     if _NO_PATH.search(entry):
-        raise DataError(f"{file}: {key}: {abbreviate(entry, 200)!r} is no path. Correct it.")
+        raise DataError(f"{file}: {key}: {abbreviate(entry, 200)!r} is not a valid path. Correct it.")
     tried = [os.path.join(location, entry) for location in folders] + [os.path.join(folders[-1], entry.removeprefix("../"))]
     tried = [os.path.normpath(location) for location in tried]
     near = NearNames()
     for location in (next(filter(os.path.exists, tried), ""), *map(near.path, tried), near.other_machines(entry, folders)):
         if os.path.exists(location):
             if location not in tried:
-                notes.append(
-                    f"{file}: {key}: {abbreviate(entry, 200)} was not found, so {abbreviate(location, 900)} is read"
-                )
+                notes.append(f"{file}: {key}: {abbreviate(entry, 200)} not found; using {abbreviate(location, 900)}")
             return Path(location)
     looked = join_names(dict.fromkeys(tried))
-    raise DataError(
-        f"{file}: {key}: {abbreviate(entry, 200)} is not there (looked for {abbreviate(looked, 900)}). Correct it."
-    )
+    raise DataError(f"{file}: {key}: {abbreviate(entry, 200)} not found (searched {abbreviate(looked, 900)}). Correct it.")
 
 
 def _walked(folder: Path) -> list[str]:
@@ -328,11 +329,11 @@ def _listed(file: Path, folders: list[str], notes: list[str]) -> list[str]:
             path = location or path
         images.append(path)
     if results:
-        notes.append(f"{file}: {len(results):,} of its paths were not found and are read from another place ({results[0]})")
+        notes.append(f"{file}: {len(results):,} of its paths were not found and are read from elsewhere ({results[0]})")
     if images and not any(map(os.path.lexists, images)):
         raise DataError(
-            f"{file}: none of its {len(images):,} images was found, the first at {abbreviate(images[0], 300)}. "
-            f"Correct them: a path is absolute or relative to {file.parent}."
+            f"{file}: none of its {len(images):,} images was found; the first is {abbreviate(images[0], 300)}. Correct the "
+            f"paths. They must be absolute or relative to {file.parent}."
         )
     return images
 
@@ -350,8 +351,8 @@ def _read_photos(
     raise_problems(problems)
     if not any(image in labels.paths for image in images):
         raise DataError(
-            f"{file}: {split}: none of its {len(images):,} images has a label file; the first was looked for at "
-            f"{label_path(images[0])}, and under near names around the image. Put the labels there."
+            f"{file}: {split}: none of its {len(images):,} images has a label file. The first was expected at "
+            f"{label_path(images[0])}, or with a similar name near the image. Put the labels there."
         )
     return photos
 

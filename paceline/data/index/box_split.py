@@ -116,31 +116,31 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
     """
     if manifest.kind != "boxes" or manifest.category_ids is None:
         raise DataError(
-            f"{manifest.called}: class folders, without boxes; a detector needs annotations. "
-            "Name a folder with COCO, Pascal VOC or YOLO annotations."
+            f"{manifest.called}: has class folders without boxes, but a detector requires annotations. Pass a folder with "
+            "COCO, Pascal VOC, or YOLO annotations."
         )
     counts = manifest.splits[split].boxes if split in manifest.splits else None
     if counts is not None and counts.exif not in ("", exif):
         rotated = manifest.splits[split].rotated
-        photos = "1 photo carries" if rotated == 1 else f"{rotated:,} photos carry"
+        photos = "1 image has" if rotated == 1 else f"{rotated:,} images have"
         fit, taken, other = ("shown", "stored", "apply") if exif == "ignore" else ("stored", "shown", "ignore")
         raise DataError(
-            f"{manifest.called}: {photos} an EXIF rotation in {split}, and the annotations fit the photos as they are {fit}, "
-            f"while this recipe takes them as they are {taken}: boxes would lie wrong. Train with  --input.exif {other}"
+            f"{manifest.called}: {photos} an EXIF rotation in {split}. The annotations match the images as {fit}, but this "
+            f"recipe reads them as {taken}, so boxes would be in wrong positions. Add  --input.exif {other}"
         )
     index = box_index(manifest, split, exif)
     arrays = {name: index.extra.get(name) for name in BOX_ARRAYS}
     lacking = [name for name, array in arrays.items() if array is None or array.dtype != BOX_ARRAYS[name]]
     if lacking:
         raise DataError(
-            f"{manifest.folder}: its index lacks the array {lacking[0]} of {split}. "
-            f"Prepare the data again:  {repeat_command(manifest)}"
+            f"{manifest.folder}: the array {lacking[0]} of {split} is missing in its index. Prepare the data again:  "
+            f"{repeat_command(manifest)}"
         )
     result = {name: array for name, array in arrays.items() if array is not None}
     if manifest.relabel is not None:
         result["classes"] = np.array((-1, *manifest.relabel), np.int32)[result["classes"]] + 1
         if not result["classes"].all():  # of crowd regions alone, which no count of objects has
-            raise DataError(f"{manifest.called}: it has crowd regions of classes that the run does not know.")
+            raise DataError(f"{manifest.called}: has crowd regions of classes that are not in the run.")
     return BoxSplit(
         index=index,
         names=manifest.classes,

@@ -54,7 +54,7 @@ def _class_folders(manifest: Manifest, names: Sequence[str], folders: Sequence[s
 
 def _refusal(manifest: Manifest, unknown: Sequence[str], names: Sequence[str]) -> DataError:
     return DataError(
-        f"{manifest.called}: it has {join_names(unknown)}, which the run does not know; the run's classes are "
-        f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Scores between them would mean nothing. "
-        "Give the same classes the same names (class folders may have readable ones in classes.json)."
+        f"{manifest.called}: has the classes {join_names(unknown)}, which are not in the run. The run has "
+        f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Metrics between them would be meaningless. Use "
+        "the same names for the same classes (class folders can have readable names in classes.json)."
     )

@@ -52,7 +52,7 @@ SIZE_ARRAY = "file_sizes"
 OPTIONAL_PLACES = ("record_bytes", "record_starts", "stored_lengths")
 INDEX_FOLDER = "index"
 # Where a photo's bytes changed and nobody meant it. prepare verifies again what has another size or time.
-CHANGED = "Bring the file back as it was; or, where the change is meant, touch it (its time counts), then:"
+CHANGED = "Restore the file. If the change is intended, touch the file (its modification time counts), then:"
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Index:
         result = self.orientations
         if not result.all():
             raise DataError(
-                f"{self.name(int(result.argmin()))}: it carries an EXIF rotation, which this data set was prepared without "
-                f"looking at. {self.records.places.remedy}"
+                f"{self.name(int(result.argmin()))}: has an EXIF rotation, but the dataset was prepared without EXIF. "
+                f"{self.records.places.remedy}"
             )
         if self.exif == "apply" or (result == UPRIGHT).all():
             return replace(self, exif="apply")
@@ -174,24 +174,22 @@ def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str
     named = {name: arrays[name] for name in (*PLACE_ARRAYS, *OPTIONAL_PLACES) if name in arrays}
     digests = arrays.get("digests")
     if digests is not None and (digests.dtype != np.uint64 or digests.shape != arrays["lengths"].shape):
-        raise DataError(f"{root}: its index has digests of {digests.dtype} {digests.shape}, not one a photo. {remedy}")
+        raise DataError(f"{root}: its index has checksums {digests.dtype} {digests.shape}, not one per image. {remedy}")
     return RecordLocations(root=root, file_sizes=sizes, remedy=remedy, digests=digests, changed=CHANGED, **named)
 
 
 def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
     if split not in manifest.splits:
         known = ", ".join(manifest.splits)
-        raise DataError(f"{manifest.folder}: there is no split {split!r} in this data set, it has {known}.")
+        raise DataError(f"{manifest.folder}: split {split!r} not found in this dataset. It has {known}.")
     arrays = _arrays(manifest, split)
     needed = [*RECORD_ARRAYS, *NAME_ARRAYS, *(() if manifest.splits[split].records == FILES else (SIZE_ARRAY,))]
     if lacking := [name for name in needed if name not in arrays]:
-        raise DataError(
-            f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {suggested_command(manifest)}"
-        )
+        raise DataError(f"{manifest.folder}: its index has no {lacking[0]!r} of {split}. {suggested_command(manifest)}")
     own_files, boxes = manifest.splits[split].records == FILES, manifest.kind == "boxes"
     classes = len(manifest.classes if manifest.relabel is None else manifest.relabel)
     if wrong := find_contradiction(arrays, classes=classes, own_files=own_files, boxes=boxes):
-        raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {suggested_command(manifest)}")
+        raise DataError(f"{manifest.folder}: its index of {split} is invalid: {wrong}. {suggested_command(manifest)}")
     return arrays
 
 
@@ -266,7 +264,7 @@ def find_index_damage(manifest: Manifest) -> str | None:
     """
     splits = {name: _arrays(manifest, name) for name in manifest.splits}
     folder = manifest.folder / manifest.index
-    return None if _digest(splits) == folder.name else f"{folder}: its arrays are not what was written (checksum)"
+    return None if _digest(splits) == folder.name else f"{folder}: checksum mismatch of its arrays"
 
 
 def _digest(splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
@@ -282,7 +280,7 @@ def _digest(splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
 def suggested_command(manifest: Manifest) -> str:
     """The next step after damage to the index, with which each message of one ends."""
     if manifest.in_containers and manifest.again is None:
-        return f"Write its containers and the manifest.json in {manifest.folder} again."
+        return f"Write its containers again, and the manifest.json in {manifest.folder}."
     return f"Prepare the data again:  {repeat_command(manifest)}"
 
 
@@ -295,12 +293,12 @@ def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
             require_plain(path)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             if not isinstance(array, np.ndarray):  # an archive of arrays
-                raise ValueError("no array but several")
+                raise ValueError("expected one array, got several")
         except Exception as error:  # numpy's reader of headers raises whatever Python's parser does
             raise DataError(f"{path}: missing or damaged ({error}). {suggested_command(manifest)}") from None
         if describe_arrays({name: array})[name] != expected:
             holds = f"{array.dtype} {array.shape}"
-            raise DataError(f"{path}: holds {holds}, the manifest says {expected}. {suggested_command(manifest)}")
+            raise DataError(f"{path}: has {holds}, but the manifest expects {expected}. {suggested_command(manifest)}")
         # A plain view of the map: indexing one element of np.memmap itself is several times slower.
         result[name] = array.view(np.ndarray)
     return result
@@ -335,20 +333,20 @@ def find_contradiction(arrays: Arrays, *, classes: int, own_files: bool, boxes: 
     rows = {**dict.fromkeys(OF_RECORDS, records), **dict.fromkeys(OF_OBJECTS, objects)}
     for name, array in arrays.items():
         if name in rows and array.shape != (rows[name],):
-            return f"{name} has the shape {array.shape}, and there are {rows[name]:,}"
+            return f"{name} has shape {array.shape}, expected {rows[name]:,}"
         if name in (*rows, *STARTS) and name not in FINITE and array.dtype.kind not in "iub":
-            return f"{name} holds no whole numbers"
+            return f"{name} is not an array of integers"
         if name in FINITE and (array.dtype.kind != "f" or not np.isfinite(array).all()):
-            return f"{name} holds what is no finite number"
+            return f"{name} has values that are not finite numbers"
     if "boxes" in arrays and arrays["boxes"].shape != (objects, 4):
-        return f"boxes has the shape {arrays['boxes'].shape}, and there are {objects:,}"
+        return f"boxes has shape {arrays['boxes'].shape}, expected {objects:,} rows of 4"
     for name, (of, cut) in STARTS.items():
         if name in arrays:
             end = polygons if not cut else len(arrays[cut]) if cut in arrays else 0
             starts, pieces = arrays[name], counts[of]
             fits = starts.shape == (pieces + 1,) and int(starts[0]) == 0 and int(starts[-1]) == end
             if not (fits and bool((starts[1:] >= starts[:-1]).all())):
-                return f"{name} does not cut {end:,} into {pieces:,}"
+                return f"{name} does not divide {end:,} into {pieces:,} parts"
     limits: list[tuple[str, int, int | None]] = [("files", 0, files), ("stored_lengths", -1, None)]
     limits += [(name, 0, None) for name in ("offsets", "lengths", "heights", "widths", "file_sizes")]
     limits += [("classes", 1, classes + 1)] if boxes else [("labels", 0, classes)]
@@ -358,5 +356,5 @@ def find_contradiction(arrays: Arrays, *, classes: int, own_files: bool, boxes: 
             if low < least or (beyond is not None and high >= beyond):
                 what = "label" if name in ("labels", "classes") else name
                 most = "" if beyond is None else f" to {beyond - 1:,}"
-                return f"{what} {low if low < least else high:,}, and {least:,}{most} are possible"
+                return f"{what} {low if low < least else high:,} is out of range; expected {least:,}{most}"
     return ""

@@ -200,8 +200,8 @@ class Manifest:
         record = _read(path)
         if record.get("paceline_manifest") != FORMAT:
             raise DataError(
-                f"{path}: format {record.get('paceline_manifest')}, this paceline reads format {FORMAT}. "
-                "Run `paceline prepare` again with this version, or install the one that wrote it."
+                f"{path}: has format {record.get('paceline_manifest')}, but this version of paceline reads format "
+                f"{FORMAT}. Run `paceline prepare` again with this version, or install the version that wrote it."
             )
         try:
             manifest = _from_record(record, path.parent)
@@ -209,9 +209,9 @@ class Manifest:
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"{path}: damaged ({error!r}). {_AGAIN}") from None
         if not intact:
-            raise DataError(f"{path}: its classes were changed by hand. {_AGAIN}")
+            raise DataError(f"{path}: its classes were changed manually. {_AGAIN}")
         if not has_valid_checksum(record):
-            raise DataError(f"{path}: its content is not what was written (checksum). {_AGAIN}")
+            raise DataError(f"{path}: checksum mismatch; the file was changed after it was written. {_AGAIN}")
         return manifest
 
 
@@ -312,7 +312,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         record = parse_json(read_plain(path, MAX_BYTES))
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Make it with  {prepare_command(path.parent)}") from None
+        raise DataError(f"{path}: file not found. Create it with  {prepare_command(path.parent)}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from None
     except ValueError as error:
@@ -345,9 +345,9 @@ def _request(record: Any) -> dict[str, Any] | None:
         return None
     values = [one for value in record.values() for one in (value if isinstance(value, list) else [value])]
     if not all(isinstance(one, str | int | float) for one in values) or not all(map(str.isidentifier, record)):
-        raise ValueError("a request that nobody can have made")
+        raise ValueError("an invalid request")
     if not isinstance(record.get("layout", ""), str):
-        raise ValueError("a layout that is no word")
+        raise ValueError("a layout that is not a string")
     return record
 
 

@@ -43,7 +43,7 @@ class DamagedRecord(DataError):
 
 
 # The next step where the store, not the file, is the trouble.
-GO_ON = "When that is mended, the same command goes on; a run does from its last checkpoint where --output-dir names its folder."
+GO_ON = "Fix this, and run the same command again. With the same --output-dir, a run resumes from its last checkpoint."
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,13 @@ class RecordReader(ABC):
         another than in the index."""
         length = int(self.places.lengths[i])
         if result != length:
-            number = "cut off" if result < 0 else f"{result:,} bytes"
-            reason = f"{number} where the index says {length:,}: changed since it was prepared"
+            number = "too few bytes" if result < 0 else f"{result:,} bytes"
+            reason = f"{number} instead of {length:,}: the file has changed since it was prepared"
             raise DamagedRecord(self.name(i), reason, self.places.remedy)
         digests = self.places.digests
         if digests is not None and record_digest(data) != int(digests[i]):
             remedy = f"{self.places.changed} {self.places.remedy}".strip()
-            raise DamagedRecord(self.name(i), "other bytes than when it was prepared", remedy)
+            raise DamagedRecord(self.name(i), "the bytes differ from those that were prepared", remedy)
         return data
 
     def unreadable(self, i: int, error: OSError) -> DataError:
@@ -203,7 +203,7 @@ class RangeRecords(RecordReader):
     def name(self, i: int) -> str:
         """The file's path or URL, and the record's name in it or its first byte."""
         name = self.places.record_name(i)
-        where = f"bytes {self.places.offsets[i]:,} on" if name is None else os.fsdecode(name)
+        where = f"from byte {self.places.offsets[i]:,}" if name is None else os.fsdecode(name)
         return f"{self.path(i)} ({where})"
 
     def read(self, i: int) -> bytes:
@@ -225,7 +225,7 @@ class RangeRecords(RecordReader):
 
     def unpack(self, i: int, data: bytes) -> bytes:
         """The record, from the bytes that lie in the file for it. Raises ValueError where they are none."""
-        raise ValueError("its index has packed bytes, its kind has none")
+        raise ValueError("its index has compressed records, which this record type does not support")
 
     def _stored(self, i: int) -> int:
         return -1 if self.places.stored_lengths is None else int(self.places.stored_lengths[i])
@@ -329,8 +329,8 @@ def open_records(kind: str, locations: RecordLocations) -> RecordReader:
     """The records of a split. Raises DataError for a kind that is not known here, and where a container cannot be opened."""
     if kind not in RECORDS:
         raise DataError(
-            f"{locations.root}: its manifest says that records are of the kind {kind!r}; known here: {', '.join(RECORDS)}. "
-            "A kind of your own has to be entered in paceline.data.index.records.RECORDS first (docs/how-to/extend/archive-format.md)."
+            f"{locations.root}: its manifest has the record type {kind!r}. The supported types are {', '.join(RECORDS)}. "
+            "Register a custom type in paceline.data.index.records.RECORDS first (docs/how-to/extend/archive-format.md)."
         )
     return RECORDS[kind](locations)
 

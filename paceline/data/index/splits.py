@@ -56,4 +56,4 @@ def select_half(names: Iterable[bytes], half: str) -> np.ndarray:
 
 def format_half(half: object) -> str:
     """As a run.json has it, as "half test"; "" where all photos are meant."""
-    return f"half {half}" if half in ("tune", "test") else ""
+    return f"{half} subset" if half in ("tune", "test") else ""

@@ -79,8 +79,8 @@ def refuse_stale_containers(manifest: Manifest, why: str) -> None:
         raise DataError(f"{manifest.folder}: {why}. Prepare it again:\n  {manifest.again}")
     if manifest.in_containers:
         raise DataError(
-            f"{manifest.folder}: {why}. Its photos lie in containers that prepare did not index: write them and their "
-            "manifest.json again."
+            f"{manifest.folder}: {why}. Its images are in containers that `paceline prepare` did not index. Write them and "
+            "their manifest.json again."
         )
 
 
@@ -94,7 +94,7 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
     results = [os.fsdecode(entry) for entry in list_folder(folder).folders]
     if sorted(results) != list(manifest.classes):
         other = sorted(set(results) ^ set(manifest.classes))
-        return f"{folder}: {len(results)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
+        return f"{folder}: {len(results)} class folders, but {len(manifest.classes)} when prepared ({other[0]} differs)"
     # Of a folder that was split into train and val, each split has a part of the names.
     sharing = [
         (open_split(manifest, other), result) for other, result in manifest.splits.items() if result.folder == split.folder
@@ -110,9 +110,9 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
             for (part, _), first in zip(sharing, starts):
                 expected.update(os.path.basename(part.relative_name(i)) for i in range(first[number], first[number + 1]))
             images = set(list_folder(class_folder).images)
-            for names, what in ((expected - images, "is gone"), (images - expected, "is new")):
+            for names, what in ((expected - images, "was removed"), (images - expected, "is new")):
                 if names:
-                    others = f", with {len(names) - 1:,} others" if len(names) > 1 else ""
+                    others = f" (and {len(names) - 1:,} more)" if len(names) > 1 else ""
                     return f"{class_folder / os.fsdecode(min(names))} {what}{others}"
     return _check_images(manifest, name, everything)
 
@@ -127,11 +127,11 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
         path = os.fsdecode(locations.file_path(file))
         if (size := _size(path)) != locations.file_sizes[file]:
             if size < 0:
-                return f"{path}: gone since it was prepared"
-            return f"{path}: {size:,} bytes, {locations.file_sizes[file]:,} when it was prepared"
+                return f"{path}: removed since it was prepared"
+            return f"{path}: {size:,} bytes, but {locations.file_sizes[file]:,} when it was prepared"
     for entry in manifest.splits[name].unreadable:  # one of another size may have been mended
         if _size(manifest.root_path / entry.path) != entry.size:
-            return f"{manifest.root_path / entry.path}: it was unreadable when the set was prepared, and has changed"
+            return f"{manifest.root_path / entry.path}: was unreadable when the dataset was prepared, and has changed"
     return None
 
 
@@ -150,7 +150,7 @@ def _check_containers(manifest: Manifest, name: str) -> str | None:
         except OSError as error:
             return f"{os.fsdecode(path)}: cannot be read ({error.strerror or error})"
         if size != was:
-            return f"{os.fsdecode(path)}: {size:,} bytes, {was:,} when it was prepared"
+            return f"{os.fsdecode(path)}: {size:,} bytes, but {was:,} when it was prepared"
     index = open_split(manifest, name)
     digests = index.extra.get("digests")
     if digests is None or not len(index):
@@ -158,7 +158,7 @@ def _check_containers(manifest: Manifest, name: str) -> str | None:
     sample = np.unique(np.linspace(0, len(index) - 1, num=SAMPLED_RECORDS, dtype=np.int64)).tolist()
     for i, data in zip(sample, index.records.unchecked().read_many(sample)):
         if record_digest(data) != int(digests[i]):
-            return f"{index.name(i)}: other bytes than when it was prepared"
+            return f"{index.name(i)}: the bytes differ from those that were prepared"
     return None
 
 
@@ -179,8 +179,8 @@ def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:
     results = annotation_files(root, counts.files)
     if annotation_stamp(root, results) == counts.stamp or annotation_digest(root, results) == counts.digest:
         return None
-    which = counts.files[0] if len(counts.files) == 1 else f"{len(results):,} files of annotations"
-    return f"{root / which}: the annotations {'changed since it was prepared' if results else 'are gone'}"
+    which = counts.files[0] if len(counts.files) == 1 else f"{len(results):,} annotation files"
+    return f"{root / which}: the annotations {'changed since they were prepared' if results else 'were removed'}"
 
 
 def annotation_files(root: Path, patterns: Sequence[str]) -> list[str]:

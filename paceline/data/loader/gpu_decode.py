@@ -50,8 +50,8 @@ def get_gpu_decoder(device: torch.device) -> GpuDecoder:
     made = GpuDecoder(device, load_nvjpeg(device))
     if device.type != "cuda" or not made.decodes():
         raise RecipeError(
-            f"--input.decoder nvjpeg: nvJPEG decodes nothing on {device}; it needs an NVIDIA GPU, and a torchvision that was "
-            "built for CUDA. Train with  --input.decoder simplejpeg"
+            f"--input.decoder nvjpeg: is not supported on {device}. It requires an NVIDIA GPU and a torchvision build with "
+            "CUDA. Use  --input.decoder simplejpeg"
         )
     return made
 

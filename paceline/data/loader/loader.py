@@ -201,7 +201,7 @@ class Loader:
     def _start_workers(self, count: int, slots: int) -> None:
         """Start worker processes and make the ring that they share, or set `why_threads`."""
         if not hasattr(os, "memfd_create") or slots > MAX_SLOTS:
-            self.why_threads = f"worker processes need Linux, and --system.prefetch-steps below {MAX_SLOTS}"
+            self.why_threads = f"worker processes require Linux, and --system.prefetch-steps below {MAX_SLOTS}"
             return
         self._ring, seen = [self._slot(number, shared=True) for number in range(slots)], SharedBytes("seen")
         seen.grow(16 * count)

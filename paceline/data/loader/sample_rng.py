@@ -66,7 +66,7 @@ class SampleRng:
         Raises ValueError when the range is empty.
         """
         if high <= low:
-            raise ValueError(f"no integer lies in {low} .. {high - 1}")
+            raise ValueError(f"there is no integer from {low} to {high - 1}")
         return low + ((self.bits() * (high - low)) >> 64)
 
     def coin(self, p: float = 0.5) -> bool:

@@ -97,11 +97,11 @@ def stream_positions(
     """
     if global_batch_size % (world * forwards):
         raise RecipeError(
-            f"global_batch_size={global_batch_size} does not divide over {world} ranks x {forwards} forwards.\n"
-            f"Take a multiple of {world * forwards}."
+            f"--global-batch-size {global_batch_size}: must be a multiple of {world * forwards} ({world} ranks x "
+            f"{forwards} micro-batches)."
         )
     if world % join:
-        raise RecipeError(f"{join} ranks cannot join for BatchNorm in a world of {world}: it is no multiple of {join}.")
+        raise RecipeError(f"{join} ranks cannot share BatchNorm statistics in a world of {world} ranks (not a multiple).")
     share = global_batch_size // world
     each = share // forwards
     starts = (rank // join) * (join * share) + np.arange(forwards) * (join * each) + (rank % join) * each
@@ -117,7 +117,7 @@ def batch_indices(n: int, positions: np.ndarray, *, seed: int, order: Order | No
     Raises RecipeError for an empty data set.
     """
     if n <= 0:
-        raise RecipeError("the data set has no samples: nothing to train on.")
+        raise RecipeError("the dataset has no training images.")
     epochs = positions // n
     places = positions % n
     indices = np.empty_like(places)
@@ -297,7 +297,7 @@ def format_sampling(rates: np.ndarray, photos: np.ndarray, classes: np.ndarray, 
     """
     counts = np.bincount(classes, minlength=len(names))
     draws = np.bincount(classes, rates[photos], minlength=len(names))
-    return f"photos of a class -> its draws an epoch: {format_rarest_first(counts, draws, names, ',.0f')}"
+    return f"images per class -> draws per epoch: {format_rarest_first(counts, draws, names, ',.0f')}"
 
 
 def format_rarest_first(counts: np.ndarray, values: np.ndarray, names: Sequence[str], form: str) -> str:

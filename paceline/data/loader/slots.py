@@ -348,7 +348,7 @@ class ReadWatchdog:
         if not late:
             return  # slow, but going on
         seconds = now - waiting[0][0]
-        text = f"step {step:,} waits for {join_names(map(name, late), NAMED)}: not read within {seconds:.0f} s"
+        text = f"step {step:,} has not read {join_names(map(name, late), NAMED)} within {seconds:.0f} s"
         if seconds >= FAIL_SECONDS:
-            raise DataError(f"{text}. Its disk or mount does not answer: mend it, then give the same command again.")
+            raise DataError(f"{text}. The disk or mount does not respond. Fix it, and run the same command again.")
         print(escape_text(f"paceline: {text}; still waiting"), file=sys.stderr, flush=True)

@@ -95,13 +95,13 @@ def pack(
     out = Path(os.path.realpath(out))
     holder = next((folder for folder in _photo_folders(manifest) if out.is_relative_to(folder)), None)
     if holder is not None or out == manifest.folder:
-        raise DataError(f"--output-dir {out}: is in the data set that is packed. Choose a folder outside {holder or out}.")
+        raise DataError(f"--output-dir {out}: is inside the packed dataset. Choose a folder outside {holder or out}.")
     _check_frames(manifest, request)
     with lock_folder(out):
         record = PackRecord(out)
         sources = open_sources(manifest, request)
         if any(not len(source.order) for source in sources.values()):
-            raise DataError(f"{manifest.folder}: a split without photos cannot be packed.")
+            raise DataError(f"{manifest.folder}: a split without images is not supported.")
         if record.begun is None:
             facts = {"from": str(manifest.folder), "content_hash": manifest.content_hash, "request": asdict(request)}
             record.begin(pack_identity(manifest, request), plan_shards(sources, request), facts)
@@ -120,8 +120,8 @@ def pack(
         needed, free = sum(shard.estimate for shard in left), shutil.disk_usage(out).free
         if left and needed + needed // 50 + SPARE_BYTES > free:
             raise DataError(
-                f"{out}: about {needed:,} bytes are to be written, and {free:,} are free there. Make room, or choose another "
-                "folder with --output-dir."
+                f"{out}: about {needed:,} bytes are required, but only {free:,} are free. Free some space, or choose "
+                "another folder with --output-dir."
             )
         write_classes(out, manifest, request)
         at_once = max((source.index.records.at_once for source in sources.values()), default=1)
@@ -158,10 +158,9 @@ def _check_frames(manifest: Manifest, request: PackRequest) -> None:
     shown = [split for split in manifest.splits.values() if split.boxes is not None and split.boxes.exif == "apply"]
     if shown and request.format != "webdataset":
         raise DataError(
-            f"{manifest.called}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
-            f"as they are shown, which {FRACTIONS[request.format]} cannot say. Use  --format webdataset, or store the "
-            f"photos upright and "
-            "export the boxes again."
+            f"{manifest.called}: {sum(split.rotated for split in shown):,} images have an EXIF rotation and boxes that "
+            f"match the rotated images, which {FRACTIONS[request.format]} cannot represent. Use  --format webdataset, or "
+            "store the images upright and export the boxes again."
         )
 
 
@@ -202,7 +201,7 @@ def _prepare_packed(
             same &= holds_objects(index, source.boxes, source.order, request.format)
         if not same:
             (packed.folder / MANIFEST).unlink()  # nobody trains from it
-            raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
+            raise DataError(f"{out}: the packed {split} split differs from its source. Delete the folder and pack again.")
     return packed
 
 
@@ -245,25 +244,25 @@ def _notes(sources: dict[str, PackSplit], request: PackRequest) -> list[str]:
     notes = []
     if anew := sum(int(source.anew.sum()) for source in sources.values()):
         short = request.resize_shorter_side
-        size = f"of {short} pixels on the shorter side" if short else "of their size"
+        size = f"with {short} pixels on the shorter side" if short else "of unchanged size"
         notes.append(
-            f"{anew:,} photos were written anew, JPEGs {size}, quality {request.encode_quality}: gray ones stay gray, all others "
-            "are RGB, rotations stay noted, other EXIF and color profiles are gone"
+            f"{anew:,} images were re-encoded as JPEG {size}, quality {request.encode_quality}. Grayscale images "
+            "stay grayscale, all others are RGB. The EXIF orientation is kept; other EXIF tags and color profiles are removed"
         )
     boxed = [source.boxes for source in sources.values() if source.boxes is not None]
     if boxed and request.format == "tfrecord":
         lost = sum(int(np.count_nonzero(~fits_example(boxes))) for boxes in boxed)
-        clipped = "boxes are cut at the photo's border, annotation ids are left out, masks are PNGs of its pixels"
-        left_out = f", {lost:,} boxes without area inside the photo are left out" if lost else ""
-        notes.append(f"Examples hold numbers of 32 bits: {clipped}{left_out}. --format webdataset keeps everything")
+        clipped = "boxes are clipped to the image, annotation ids are omitted, and masks are PNGs"
+        left_out = f", and {lost:,} boxes without area inside the image are omitted" if lost else ""
+        notes.append(f"Examples have 32-bit numbers; {clipped}{left_out}. --format webdataset keeps everything")
     if boxed and request.format == "recordio":
         lost = sum(int(np.count_nonzero(~fits_label(boxes))) for boxes in boxed)
         masks = any(len(boxes.polygon_points) or len(boxes.rle_counts) for boxes in boxed)
         left = ["category ids", "image ids", "areas", *(["masks"] if masks else [])]
         if lost:
-            left.append(f"crowd regions and boxes without area inside the photo ({lost:,})")
+            left.append(f"crowd regions and boxes without area inside the image ({lost:,})")
         notes.append(
-            f"MXNet's detection labels have classes from 0 and boxes alone. Left out: {', '.join(left)}. --format webdataset keeps "
+            f"MXNet labels have only boxes and classes from 0. Omitted: {', '.join(left)}. --format webdataset keeps "
             "everything"
         )
     return notes
@@ -280,11 +279,11 @@ class PackRecord:
             others = sorted(entry.name for entry in out.iterdir() if entry.name != LOCK)
             if others:
                 raise DataError(
-                    f"{out}: holds {others[0]!r} and {len(others) - 1:,} others, and no pack that was begun. Choose an empty or a "
-                    "new folder with --output-dir."
+                    f"{out}: has {others[0]!r} and {len(others) - 1:,} other files, and no unfinished pack. Choose an "
+                    "empty or new folder with --output-dir."
                 )
         elif not _begins_as_ours(path):
-            raise DataError(f"{path}: not the record of a pack, so it is not written to. Choose another --output-dir.")
+            raise DataError(f"{path}: not the record of a pack, so it is not overwritten. Choose another --output-dir.")
         self._lines = LineWriter(path)
         results = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
         self.begun: dict[str, Any] | None = results[0] if results else None
@@ -305,8 +304,8 @@ class PackRecord:
         if self.begun.get("pack") != FORMAT or self.begun.get("identity") != identity:
             begun = {key: self.begun.get(key) for key in ("from", "request")}
             raise DataError(
-                f"{self.out}: another pack was begun here, of other data or with other flags ({json.dumps(begun)[:300]}). Give that "
-                "command again, or choose another folder with --output-dir."
+                f"{self.out}: has an unfinished pack of other data or with other flags ({json.dumps(begun)[:300]}). Run "
+                "that command again, or choose another folder with --output-dir."
             )
         try:
             shards = [ShardPlan(**entry) for entry in self.begun["shards"]]
@@ -352,11 +351,13 @@ def lock_folder(out: Path) -> Iterator[None]:
         finally:
             os.close(descriptor)
     except BlockingIOError:
-        raise DataError(f"{out}: another process packs into this folder. Wait, or choose another --output-dir.") from None
+        raise DataError(
+            f"{out}: another process is packing into this folder. Wait until it finishes, or choose another --output-dir."
+        ) from None
     except OSError as error:
         raise DataError(
-            f"{out}: cannot be written ({error.strerror or error}). Make room or choose another folder; finished files are kept, "
-            "the same command goes on."
+            f"{out}: cannot be written ({error.strerror or error}). Free some space or choose another folder. Finished "
+            "files are kept; run the same command again to continue."
         ) from None
 
 

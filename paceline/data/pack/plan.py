@@ -80,18 +80,15 @@ class PackRequest:
 def check_request(request: PackRequest) -> None:
     """Raises PacelineError, naming the flag, for an impossible value."""
     if request.format not in FORMS:
-        raise PacelineError(f"--format {abbreviate(request.format)}: there is no such form. Known: {', '.join(FORMS)}.")
+        raise PacelineError(f"--format {abbreviate(request.format)}: not found. Choose one of: {', '.join(FORMS)}.")
     if request.jpeg_quality and not 1 <= request.jpeg_quality <= 100:
-        raise PacelineError(f"--jpeg-quality {request.jpeg_quality}: a number from 1 to 100; 90 is usual.")
+        raise PacelineError(f"--jpeg-quality {request.jpeg_quality}: must be from 1 to 100; 90 is usual.")
     if request.resize_shorter_side and not MIN_SHORT <= request.resize_shorter_side <= MAX_SHORT:
-        raise PacelineError(
-            f"--resize-shorter-side {request.resize_shorter_side}: the shorter side in pixels, {MIN_SHORT} to "
-            f"{MAX_SHORT:,}; 256 is usual for ImageNet."
-        )
+        raise PacelineError(f"--resize-shorter-side {request.resize_shorter_side}: must be {MIN_SHORT} to {MAX_SHORT:,}.")
     if request.num_shards and request.shard_bytes:
-        raise PacelineError("--num-shards and --shard-size: each says how the data is cut. Name one of them.")
+        raise PacelineError("--num-shards and --shard-size: only one of them is allowed. Remove one.")
     if request.num_shards < 0:
-        raise PacelineError(f"--num-shards {request.num_shards}: a number of files, 1 or more.")
+        raise PacelineError(f"--num-shards {request.num_shards}: must be at least 1.")
 
 
 def parse_bytes(text: str, flag: str) -> int:
@@ -101,7 +98,7 @@ def parse_bytes(text: str, flag: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     number = 0 if match is None else int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
     if number < 1:
-        raise PacelineError(f"{flag} {abbreviate(text)}: no size. Write it as 1GiB, 500MB or 1000000.")
+        raise PacelineError(f"{flag} {abbreviate(text)}: not a size. Use a value such as 1GiB, 500MB, or 1000000.")
     return number
 
 

@@ -68,7 +68,7 @@ def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Repo
     `root` itself is never written to. Raises DataError as `prepare_folder` and `prepare_boxes` do.
     """
     boxes = kind == "boxes"
-    why, source_root, outdated = "no manifest yet", Path(os.path.realpath(root)), None
+    why, source_root, outdated = "not prepared yet", Path(os.path.realpath(root)), None
     paths = manifest_candidates(root)
     for path in paths:
         try:
@@ -81,18 +81,18 @@ def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Repo
         if manifest.kind != kind:
             if not boxes and (manifest.request or {}).get("images_dir"):  # its root is only what lies above the named files
                 raise DataError(
-                    f"{root}: prepared boxes, and class folders are wanted: train/CLASS/*.jpg. Train a detector on it:\n"
-                    f"  paceline train ssd-finetune --data {shlex.quote(str(manifest.called))} --weights resnet34"
+                    f"{root}: has boxes, but this recipe requires class folders (train/CLASS/*.jpg). Train a detector on "
+                    f"it:\n  paceline train ssd-finetune --data {shlex.quote(str(manifest.called))} --weights resnet34"
                 )
-            why = f"its manifest is one of {KINDS[manifest.kind]}, not of {KINDS[kind]}"
+            why = f"its manifest is for {KINDS[manifest.kind]}, not for {KINDS[kind]}"
             source_root = source_root if boxes else manifest.root_path
             continue
         if "train" not in manifest.splits:
-            raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
+            raise DataError(f"{manifest.folder}: has only a split for evaluation, and no training images.")
         if "val" not in manifest.splits:
             raise DataError(
-                f"{manifest.folder}: no validation photos, so nothing to measure on. Prepare it again with --val FILE..., or with "
-                f"a fifth of the photos set apart:\n  {repeat_command(manifest)} --val-fraction 0.2"
+                f"{manifest.folder}: validation images are required. Prepare it again with --val FILE..., or use 20% of "
+                f"the images for validation:\n  {repeat_command(manifest)} --val-fraction 0.2"
             )
         report_addresses(manifest, root, reporter)
         stale = explain_stale(manifest)
@@ -116,7 +116,7 @@ def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Repo
 
 def prepare_now(source: ListedDataset, path: Path, title: str, noun: str, reporter: Reporter) -> Path:
     """Verify a set, write its manifest and report what was found -> the manifest's folder."""
-    reporter.line(f"{title} verifying its {format_count(source.images, noun)} once (kept in {path})")
+    reporter.line(f"{title} verifying its {format_count(source.images, noun)} once (stored in {path})")
     manifest = write_prepared(source, path)
     for line in reporter.describe(manifest):
         reporter.line(line)
@@ -133,8 +133,8 @@ def _annotated_photos(root: Path, source_root: Path, outdated: Manifest | None) 
         if is_annotated(source_root) or not describe_class_folders(source_root):
             raise
         raise DataError(
-            f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
-            f"  paceline train classify-demo --data {shlex.quote(str(root))}"
+            f"{root}: has class folders without boxes, but this recipe trains on boxes. Train a classifier on it:\n  "
+            f"paceline train classify-demo --data {shlex.quote(str(root))}"
         ) from None
     return source, cached_manifest_folder(source_root), source.command
 
@@ -147,7 +147,7 @@ def _class_photos(root: Path, source_root: Path, outdated: Manifest | None) -> t
         if not is_annotated(source_root):
             raise
         raise DataError(
-            f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
+            f"{root}: has annotated boxes, but this recipe trains on class folders (train/CLASS/*.jpg). Train a detector "
             f"on it:\n  paceline train ssd-finetune --data {shlex.quote(str(root))} --weights resnet34"
         ) from None
     path = choose_class_manifest_folder(source, cached_manifest_folder(source_root))
@@ -163,7 +163,7 @@ def report_addresses(manifest: Manifest, root: Path, reporter: Reporter) -> None
     except DataError:  # a damaged index is refused where it is compared
         return
     if named:
-        reporter.line(f"{root}: its index names {named}, which is asked for its photos")
+        reporter.line(f"{root}: its index refers to {named}, from which images are read")
 
 
 def explain_stale(manifest: Manifest) -> str | None:
@@ -185,7 +185,7 @@ def _recorded_request(request: type[Request], manifest: Manifest | None) -> Requ
         return request(**(manifest.request or {}))
     except TypeError:
         raise DataError(
-            f"{manifest.folder}: prepared by another version of paceline. Delete its manifest.json and prepare it again."
+            f"{manifest.folder}: was prepared by another version of paceline. Delete its manifest.json, and prepare it."
         ) from None
 
 
@@ -221,7 +221,7 @@ def prepare_eval_split(wanted: EvalSplit, kind: Kind, *, reporter: Reporter = SI
     root = Path(wanted.data).expanduser()
     if not root.is_dir():
         first = prepare_first(wanted.data, scored=True)
-        raise PacelineError(f"--data {wanted.data}: {first or 'there is no such folder.'}")
+        raise PacelineError(f"--data {wanted.data}: {first or 'folder not found.'}")
     source = Path(os.path.realpath(root))
     for path in manifest_candidates(root):
         manifest = Manifest.load(path)
@@ -235,13 +235,13 @@ def prepare_eval_split(wanted: EvalSplit, kind: Kind, *, reporter: Reporter = SI
             refuse_stale_containers(manifest, find_stale_file(manifest) or "out of date")
         if manifest.again is not None:
             raise DataError(
-                f"--split {wanted.split}: {root} indexes containers, of which val is scored. Prepare the others as --val, in a "
-                "folder of their own, and name that."
+                f"--split {wanted.split}: {root} is an index of containers, which is scored on val. Prepare the other "
+                "images as --val in a separate folder, and pass that folder."
             )
         if wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
             raise PacelineError(
-                f"--split train: the validation photos of {wanted.data} were set apart by prepare, and no folder holds "
-                "the others alone. Leave --split away to score them."
+                f"--split train: `prepare` selected the validation images of {wanted.data}, and no folder has only the "
+                "others. Remove --split to score the validation images."
             )
     folder = cached_manifest_folder(source) / f"scored-{wanted.split or 'any'}-{_layout(source)}"
     if _is_prepared(folder, kind):
@@ -271,13 +271,13 @@ def _layout(root: Path) -> str:
 def _named_files(wanted: EvalSplit, kind: Kind, reporter: Reporter) -> Path:
     if wanted.data or wanted.split or not (wanted.annotations and wanted.images):
         raise PacelineError(
-            "--images-dir DIR and --annotations FILE belong together (the photos and their COCO JSON), without --data and --split."
+            "--images-dir DIR and --annotations FILE (a COCO JSON) require each other, without --data and --split."
         )
     if kind != "boxes":
-        raise PacelineError("--annotations: this run classifies; name its photos in class folders with --data DIR.")
+        raise PacelineError("--annotations: not supported by a classifier. Pass images in class folders with --data DIR.")
     images, annotations = (Path(os.path.realpath(os.path.expanduser(p))) for p in (wanted.images, wanted.annotations))
     if not images.is_dir():
-        raise PacelineError(f"--images-dir {wanted.images}: there is no such folder.")
+        raise PacelineError(f"--images-dir {wanted.images}: folder not found.")
     key = sha256(os.fsencode(f"{images}+{annotations}"))[:12]
     path = cached_manifest_folder(images) / f"scored-{key}"
     if _is_prepared(path, kind):
@@ -314,14 +314,11 @@ def _class_folders(root: Path, names: tuple[str, ...]) -> ClassFolderListing:
     inside = [os.fsdecode(name) for name in list_folder(root).folders]
     here = split_folders(root, inside, names)
     if len({name.lower() for name in here} & set(VAL_FOLDERS)) > 1:
-        raise DataError(
-            f"{root}: both {here[0]}/ and {here[1]}/ are there; which one is meant? Name it:  --data {root / here[0]}"
-        )
+        raise DataError(f"{root}: has both {here[0]}/ and {here[1]}/. Choose one:  --data {root / here[0]}")
     if not here and (any(split_folders(root, inside, (name,)) for name in (TRAIN_FOLDER, "test")) or not inside):
         raise DataError(
-            f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {join_names(inside)}. Wanted: "
-            "ROOT/val/CLASS/*.jpg or ROOT/test/CLASS/*.jpg, or class folders directly in ROOT; "
-            "--split train scores the training photos."
+            f"{root}: has no {' or '.join(f'{name}/' for name in names)}, only {join_names(inside)}. Expected "
+            "ROOT/val/CLASS/*.jpg, ROOT/test/CLASS/*.jpg, or class folders directly in ROOT. Or use --split train."
         )
     folder = root / here[0] if here else root
     # The split's own folder is named in the index, so the root is the one above it.
@@ -338,9 +335,7 @@ def prepare_source(folder: str, reporter: Reporter) -> Manifest:
     root = Path(folder).expanduser()
     if not root.is_dir():
         first = prepare_first(folder)
-        raise PacelineError(
-            f"{folder}: {first or 'there is no such folder. Name a data set, or a folder that prepare wrote to.'}"
-        )
+        raise PacelineError(f"{folder}: {first or 'folder not found. Pass a dataset, or a folder of `paceline prepare`.'}")
     stale = None
     for path in manifest_candidates(root):
         manifest = Manifest.load(path)

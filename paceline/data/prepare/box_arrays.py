@@ -177,9 +177,11 @@ def _points(polygons: list[Any], total: int, objects: np.ndarray, error_of: Erro
         for row, polygon in zip(objects, polygons):
             for value in polygon:
                 if not isinstance(value, int | float):
-                    raise error_of(int(row), f"its segmentation holds {abbreviate(value)!r}, which is no number") from None
+                    raise error_of(
+                        int(row), f"its segmentation has the value {abbreviate(value)!r}, which is not a number"
+                    ) from None
                 if isinstance(value, int) and abs(value) > sys.float_info.max:
-                    raise error_of(int(row), "its segmentation holds a number that no float can hold") from None
+                    raise error_of(int(row), "its segmentation has a number that is too large for a float") from None
         raise
     return np.frombuffer(points, np.float64) if total else np.zeros(0)
 

@@ -37,23 +37,23 @@ def check_splits(source: DetectionLayout, request: BoxRequest, command: str) -> 
     """Raises DataError where a split is missing that training needs, or one would be set apart beside one that is there."""
     title = request.annotations or str(source.root)
     if "train" not in source.splits:
-        raise DataError(f"{title}: no training images in it, only {join_names(source.splits)}.")
+        raise DataError(f"{title}: no training images found, only {join_names(source.splits)}.")
     if "val" not in source.splits and not request.val_fraction:
-        remedy = "Name some (--val-images-dir, --val-annotations)"
+        remedy = "Pass some with --val-images-dir and --val-annotations"
         if not request.images_dir:
             remedy = {
                 "coco": "Add some (annotations/instances_val2017.json with val2017/, or valid/_annotations.coco.json)",
-                "voc": "Name some in ImageSets/Main/val.txt",
-                "yolo": "Name some in data.yaml (val: images/val)",
+                "voc": "List some in ImageSets/Main/val.txt",
+                "yolo": "List some in data.yaml (val: images/val)",
             }[source.layout]
         raise DataError(
-            f"{title}: no validation images, so nothing to measure on. {remedy}, or set a fifth of the training images apart:\n"
-            f"  {command} --val-fraction 0.2"
+            f"{title}: validation images are required. {remedy}, or use 20% of the training images for validation:\n  "
+            f"{command} --val-fraction 0.2"
         )
     if "val" in source.splits and request.val_fraction:
-        raise DataError(f"{title}: it has validation images of its own; leave --val-fraction out.")
+        raise DataError(f"{title}: already has validation images. Remove --val-fraction.")
     if request.group_by and not request.val_fraction:
-        raise DataError("--group-by without --val-fraction: it groups photos for a validation split set apart.")
+        raise DataError("--group-by: requires --val-fraction, because it groups images for the validation split.")
 
 
 def class_names(source: DetectionLayout, request: BoxRequest, command: str) -> dict[int, str]:
@@ -67,23 +67,23 @@ def class_names(source: DetectionLayout, request: BoxRequest, command: str) -> d
     for category in sorted(set(train.names) & set(val.names)):
         if train.names[category] != val.names[category]:
             raise DataError(
-                f"category id {category} is {train.names[category]!r} in {train.source} and {val.names[category]!r} in "
-                f"{val.source}. Export both with the same classes."
+                f"category id {category} is {train.names[category]!r} in {train.source}, but {val.names[category]!r} in "
+                f"{val.source}. Export both files with the same classes."
             )
     names = {**val.names, **train.names}
     twice = find_duplicate(names.values())
     if twice is not None:
         ids = [category for category, name in names.items() if name == twice]
         raise DataError(
-            f"{twice!r} has category id {ids[1]} in {train.source} and {ids[0]} in {val.source}. "
-            "Export both with the same classes."
+            f"{twice!r} has category id {ids[1]} in {train.source}, but {ids[0]} in {val.source}. Export both with the "
+            "same classes."
         )
     unknown = [category for category in np.unique(val.categories).tolist() if category not in train.names]
     if unknown and request.on_class_mismatch == "error":
         raise DataError(
-            f"{val.source}: it has objects of class {join_names(repr(names[category]) for category in unknown)}, and "
-            f"{train.source} has no such class: it could never be learned. Export both with the same classes, or keep it "
-            f"among the classes as one that is never found:\n  {command} --on-class-mismatch warn"
+            f"{val.source}: has objects of class {join_names(repr(names[category]) for category in unknown)}, which "
+            f"{train.source} does not have, so they cannot be learned. Export both files with the same classes, or keep "
+            f"the class without training images:\n  {command} --on-class-mismatch warn"
         )
     return names
 
@@ -114,7 +114,7 @@ def count_unlisted(source: DetectionLayout) -> tuple[dict[str, int], list[str]]:
                 elif (suffix := get_suffix(os.fsencode(name))) in OTHER_PICTURES:
                     others[suffix] += 1
         if left_out := format_suffixes(others):
-            notes.append(f"{key}: left out {left_out}")
+            notes.append(f"{key}: ignored {left_out}")
     return counts, notes
 
 
@@ -145,10 +145,10 @@ def check_sizes(annotations: Annotations, rows: np.ndarray, result: Inspection) 
         return
     i = int(np.flatnonzero(wrong)[0])
     raise DataError(
-        f"{annotations.images_folder / annotations.file_names[i]}: {result.widths[rows][i]} x {result.heights[rows][i]} pixels, "
-        f"and {annotations.source} says {annotations.widths[i]} x {annotations.heights[i]}; so with "
-        f"{int(wrong.sum()):,} of {len(wrong):,} images. Its boxes would lie wrong. "
-        "Use the images that were annotated, at their size."
+        f"{annotations.images_folder / annotations.file_names[i]}: has {result.widths[rows][i]} x "
+        f"{result.heights[rows][i]} pixels, but {annotations.source} has {annotations.widths[i]} x "
+        f"{annotations.heights[i]}. This applies to {int(wrong.sum()):,} of {len(wrong):,} images, whose boxes would be in "
+        "wrong positions. Use the images that were annotated, at their size."
     )
 
 
@@ -166,10 +166,10 @@ def detect_rotation_handling(layout: Layout, splits: Rows, result: Inspection) -
             only[reading] += [str(split.images_folder / split.file_names[i]) for i in np.flatnonzero(fits)]
     if only["apply"] and only["ignore"]:
         raise DataError(
-            f"{only['apply'][0]}: of the photos with an EXIF rotation, {len(only['apply']):,} have annotations that fit them as "
-            f"they are shown, this one first, and {len(only['ignore']):,} as they are stored, {only['ignore'][0]} first; "
-            "no recipe reads both right. Store the pixels of all photos upright and export the annotations again:\n"
-            "  mogrify -auto-orient FILES"
+            f"{only['apply'][0]}: no recipe reads all images with an EXIF rotation correctly. The annotations of "
+            f"{len(only['apply']):,} images match the rotated image (this one is the first), and those of "
+            f"{len(only['ignore']):,} match the stored image ({only['ignore'][0]} is the first). Store all images upright "
+            "and export the annotations again:\n  mogrify -auto-orient FILES"
         )
     return "apply" if only["apply"] else "ignore" if only["ignore"] else ""
 
@@ -185,15 +185,15 @@ def notes_on_rotation(layout: Layout, splits: Rows, result: Inspection, reading:
         return []
     if reading == "apply":
         what = (
-            "their annotations fit the photos as shown: train with --input.exif apply, as the finetune and demo recipes do"
+            "the annotations match the rotated images, so train with --input.exif apply (as in finetune and demo recipes)"
         )
     elif reading == "ignore":
-        what = "their annotations fit the photos as stored: train with --input.exif ignore, as the published recipes do"
+        what = "the annotations match the images as stored, so train with --input.exif ignore, as the published recipes do"
     else:
-        why = "YOLO labels name no sizes" if layout == "yolo" else "the annotated sizes do not tell the two apart"
+        why = "YOLO labels have no image sizes" if layout == "yolo" else "the annotated image sizes fit both orientations"
         what = (
-            f"{why}, so look at them in check.html, which shows photos upright: where boxes lie right, train with "
-            "--input.exif apply (the finetune and demo recipes do), where not, with --input.exif ignore"
+            f"{why}. Open check.html, which shows the images upright. If the boxes are correct there, train with "
+            "--input.exif apply (as the finetune and demo recipes do), otherwise with --input.exif ignore"
         )
-    carry = "photo carries" if len(names) == 1 else "photos carry"
+    carry = "image has" if len(names) == 1 else "images have"
     return [f"{len(names):,} {carry} an EXIF rotation ({join_names(names)}); {what}"]

@@ -108,7 +108,7 @@ class BoxSource(ListedDataset):
         splits = self.annotated.splits.values()
         for split in splits:
             if split.orphans and self.on_missing == "error":
-                skip = f", or go on without:\n  {self.command} --on-missing skip" if self.command else "."
+                skip = f", or skip these annotations:\n  {self.command} --on-missing skip" if self.command else "."
                 raise DataError(f"{split.source}: {split.orphans}. Correct the file{skip}")
         photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
         missing = [i for i in range(len(photos.names)) if photos.size(i) < 0]
@@ -137,7 +137,7 @@ class BoxSource(ListedDataset):
         category_ids, classes = make_class_table(names)
         unlisted, left_out_pictures = count_unlisted(self.annotated)
         notes += left_out_pictures
-        notes += [f"{split.source}: left out: {split.orphans}" for split in self.annotated.splits.values() if split.orphans]
+        notes += [f"{split.source}: ignored: {split.orphans}" for split in self.annotated.splits.values() if split.orphans]
         with_rows = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
         reading = detect_rotation_handling(self.annotated.layout, with_rows, result)
         splits, arrays = {}, {}
@@ -145,8 +145,8 @@ class BoxSource(ListedDataset):
             boxes, numbers = box_arrays(kept, category_ids, *frame_sizes(rows, result, reading))
             if not boxes["usable"].any():
                 raise DataError(
-                    f"{kept.source}: its {len(rows):,} images of {key} have no usable object "
-                    f"({numbers['objects']:,} in all). {self._way_on(key, usable)}"
+                    f"{kept.source}: its {len(rows):,} images of {key} have no usable object ({numbers['objects']:,} "
+                    f"objects in total). {self._way_on(key, usable)}"
                 )
             left_out, objects = lost.get(key, (np.zeros(0, np.int64), 0))
             plain = boxes["classes"][boxes["crowd"] == 0]
@@ -190,8 +190,8 @@ class BoxSource(ListedDataset):
         if self.request.val_fraction and any(len(split.object_rows) for split in usable.values()):
             command = re.sub(r" --split-seed \d+", "", self.command)
             again = f"{command} --split-seed {self.request.split_seed + 1}"
-            return f"The images were drawn by chance. Draw others, or annotate more images:\n  {again}"
-        other = ", or remove the split and set a part of the training images apart (--val-fraction 0.2)"
+            return f"The images were selected at random. Select others, or annotate more images:\n  {again}"
+        other = ", or remove the split and use a part of the training images for validation (--val-fraction 0.2)"
         return f"Annotate some of them{other if key == 'val' and 'train' in self.annotated.splits else ''}."
 
     def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
@@ -200,10 +200,10 @@ class BoxSource(ListedDataset):
         usable["train"], usable["val"], alone = split_by_patterns(usable["train"], val, digests=digests)
         # Each photo is drawn by itself, so the number scatters: a fifth is a fifth only about.
         drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
-        how = "group by group" if val.group_by else "photo by photo"
-        notes = [f"{drawn:,} of {whole:,} photos drawn for val, {how}; --split-seed {val.split_seed + 1} draws others"]
+        how = "by group" if val.group_by else "by image"
+        notes = [f"selected {drawn:,} of {whole:,} images for val {how}; --split-seed {val.split_seed + 1} selects others"]
         if alone:
-            notes.append(f"{alone:,} photos do not match --group-by and stand alone in the validation split")
+            notes.append(f"{alone:,} images do not match --group-by and form their own groups in the validation split")
         return notes
 
     def _names(self, split: Annotations) -> list[bytes]:
@@ -252,19 +252,19 @@ def annotated_boxes(root: Path | None, request: BoxRequest, out: Path | None = N
 def _read(root: Path | None, request: BoxRequest) -> DetectionLayout:
     if not request.images_dir and not request.annotations:
         if root is None:
-            raise DataError("no data set is named. Use  paceline prepare coco DIR  or --images-dir DIR --annotations FILE")
+            raise DataError("a dataset is required. Use  paceline prepare coco DIR  or --images-dir DIR --annotations FILE")
         return read_source(Path(os.path.realpath(root)), request.layout or None)
     if not request.images_dir or not request.annotations:
-        raise DataError("--images-dir and --annotations belong together: the folder of the photos and their COCO JSON.")
+        raise DataError("--images-dir and --annotations require each other: the folder of the images and their COCO JSON.")
     if request.val_images_dir and not request.val_annotations:
-        raise DataError("--val-images-dir without --val-annotations: name the COCO JSON of the validation photos too.")
+        raise DataError("--val-images-dir: requires --val-annotations, the COCO JSON of the validation images.")
     paths = {name: Path(path) for name, path in _real_paths(request).items() if path}
     pairs = {"train": (paths["annotations"], paths["images_dir"])}
     if request.val_annotations:
         pairs["val"] = (paths["val_annotations"], paths.get("val_images_dir", paths["images_dir"]))
     for _, folder in pairs.values():
         if not folder.is_dir():
-            what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
+            what = "this is a file, but a folder of images is required" if folder.exists() else "folder not found"
             raise DataError(f"{folder}: {what}. Check the path (--images-dir, --val-images-dir).")
     return read_jsons(pairs)
 
@@ -284,14 +284,14 @@ def _missing_error(photos: ImagesToVerify, missing: list[int], command: str) -> 
     first = [photos.title(i) for i in missing[:NAMED_IN_ERROR]]
     if len(missing) == number:
         return DataError(
-            f"{first[0]}: not there, nor is any other of the {number:,} images that the annotations name. Check the "
+            f"{first[0]}: not found, and neither is any other of the {number:,} images in the annotations. Check the "
             "folder of the images (--images-dir), and that file_name in the annotations is relative to it."
         )
-    others = f"\nMissing too, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
-    remedy = "take it out of the annotations: a score on a part would not be this set's."
+    others = f"\nAlso missing, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
+    remedy = "remove it from the annotations. Metrics on a subset would not be comparable."
     if command:
-        remedy = f"go on without:\n  {command} --on-missing skip"
-    return DataError(f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or {remedy}")
+        remedy = f"continue without it:\n  {command} --on-missing skip"
+    return DataError(f"{first[0]}: not found, but the annotations list it.{others}\nCopy the missing images, or {remedy}")
 
 
 def _real_paths(request: BoxRequest) -> dict[str, str]:
@@ -308,5 +308,6 @@ def _in_both(splits: dict[str, tuple[Annotations, np.ndarray]], result: Inspecti
     shared = np.flatnonzero(np.isin(result.digests[rows], result.digests[splits["train"][1]]))
     if not len(shared):
         return []
-    are = "image of val is an image" if len(shared) == 1 else "images of val are images"
-    return [f"{len(shared):,} {are} of train too (the same bytes), {val.file_names[shared[0]]} first: scores will flatter"]
+    are = "image of val is also an image" if len(shared) == 1 else "images of val are also images"
+    first = val.file_names[shared[0]]
+    return [f"{len(shared):,} {are} of train (identical bytes; the first is {first}), so scores will be too high"]

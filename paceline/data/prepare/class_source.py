@@ -92,13 +92,13 @@ class ClassSource(ListedDataset):
     def manifest(self, photos: ImagesToVerify, result: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a class, or all of a container, has no photo left, or no validation split can be made."""
         if photos.kind != FILES and len(result.reasons) == len(photos.names):
-            raise DataError(f"{photos.title(0)}: {result.reasons[0]}. None of the {len(photos.names):,} photos is usable.")
+            raise DataError(f"{photos.title(0)}: {result.reasons[0]}. None of {len(photos.names):,} images can be used.")
         splits, arrays, notes, first = {}, {}, list(self.notes), 0
         for key, split in self.listing.splits.items():
             rows = np.arange(first, first + len(self.labels[key]))
             first += len(rows)
             if left_out := format_suffixes(split.others):
-                notes.append(f"{key}: left out {left_out}")
+                notes.append(f"{key}: ignored {left_out}")
             is_good = ~np.isin(rows, list(result.reasons))
             good, labels = rows[is_good], self.labels[key][is_good]
             counts = np.bincount(labels, minlength=len(split.classes))
@@ -169,12 +169,12 @@ def class_folders(
         check_fraction(val.val_fraction)
         if expect == "imagenet":
             raise DataError(
-                f"{root}: ImageNet brings 50,000 validation photos; leave --val-fraction out, or take the photos as class "
-                f"folders of any kind:\n  {prepare_command(root, 'any', asdict(val), out)}"
+                f"{root}: ImageNet has 50,000 validation images. Remove --val-fraction, or prepare the images as ordinary "
+                f"class folders:\n  {prepare_command(root, 'any', asdict(val), out)}"
             )
         listing = list_unsplit(root, out)
     elif val.group_by:
-        raise DataError("--group-by without --val-fraction: it groups photos for a validation split set apart.")
+        raise DataError("--group-by: requires --val-fraction, because it groups images for the validation split.")
     else:
         check_flat_val(root)
         listing = list_class_folders(root, out)
@@ -198,14 +198,14 @@ def split_validation(
     in_val = stratified_split(units, labels, val.val_fraction)
     if in_val.all() or not in_val.any():
         raise DataError(
-            f"{split.folder}: {len(names):,} photos in {len(units.numbers):,} groups, of which no validation split can be made "
-            "that has photos on both sides. Add photos, or group fewer together (--group-by)."
+            f"{split.folder}: {len(names):,} images in {len(units.numbers):,} groups cannot be divided into train and val. "
+            "Add images, or use smaller groups (--group-by)."
         )
     notes = []
     if units.alone:
-        notes.append(f"{units.alone:,} photos do not match --group-by and stand alone in the validation split")
+        notes.append(f"{units.alone:,} images do not match --group-by and form their own groups in the validation split")
     lacking = np.flatnonzero(np.bincount(labels[in_val], minlength=len(split.classes)) == 0)
     if len(lacking):
         named = join_names(split.classes[label] for label in lacking)
-        notes.append(f"classes of which val has no photo, because they have one photo or one group: {named}")
+        notes.append(f"classes without a validation image, because they have one image or one group: {named}")
     return in_val, notes

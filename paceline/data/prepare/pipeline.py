@@ -63,8 +63,8 @@ OnFlaw = Literal["error", "skip"]
 # Unreadable files that an error names itself; more are in a file beside the manifest.
 NAMED_IN_ERROR = 5
 UNREADABLE_LIST = "unreadable.txt"
-NOT_THERE = "not there"
-CACHE_REMEDY = "Name another cache folder:  PACELINE_CACHE=DIR"
+NOT_THERE = "not found"
+CACHE_REMEDY = "Choose another cache folder:  PACELINE_CACHE=DIR"
 # An index that no manifest names any more is deleted after this long: a run may just be opening it.
 KEEP_OLD_INDEX_SECONDS = 24 * 3600
 # A folder of ours by its name and by what it holds; one that is being written, or was when its writer was killed, has a token.
@@ -110,9 +110,7 @@ def write_prepared(
     try:
         path.mkdir(parents=True, exist_ok=True)
         if (path / INDEX_FOLDER).is_symlink():
-            raise DataError(
-                f"{path / INDEX_FOLDER}: a link, so the index would be written where it leads. Remove it. {_other_place(source)}"
-            )
+            raise DataError(f"{path / INDEX_FOLDER}: is a link, which is not supported. Remove it. {_other_place(source)}")
         previous, stamp, journal = _previous(path, source.root), _stamp(path), open_prepare_journal(path)
         known = () if previous is None else _known(previous)
         result = inspect_photos(photos, journal=journal, known=known, workers=workers, progress=progress)
@@ -176,8 +174,8 @@ def _refuse_other(manifest: Manifest, source: ListedDataset) -> None:
         if (there.index, there.content_hash, there.root) == (manifest.index, manifest.content_hash, manifest.root):
             return
     raise DataError(
-        f"{manifest.folder}: another prepare wrote its manifest.json meanwhile, of other photos or with other flags; that one "
-        f"stays. Give the same command again to replace it. {_other_place(source)}"
+        f"{manifest.folder}: another `prepare` wrote its manifest.json at the same time, of other images or with other "
+        f"flags, and it is kept. Run the same command again to replace it. {_other_place(source)}"
     )
 
 
@@ -192,12 +190,12 @@ def choose_manifest_folder(root: Path, out: Path | None, *, of_classes: bool = F
     free = writable and not of_classes
     path = Path(os.path.realpath(out)) if out is not None else root if free else cached_manifest_folder(root)
     if of_classes and path.is_relative_to(root):
-        raise DataError(f"--output-dir {out}: each folder in {root} is a class. Choose a folder outside of it.")
+        raise DataError(f"--output-dir {out}: each folder in {root} is a class. Choose a folder outside {root}.")
     manifest = path / FILE_NAME
     if manifest.exists() and not is_paceline_manifest(manifest):
         raise DataError(
-            f"{manifest}: not written by paceline, or damaged, so it is not replaced. Move it away, or name another "
-            f"place: --output-dir DIR."
+            f"{manifest}: not written by paceline, or damaged, so it is not replaced. Move it away, or choose another "
+            "folder: --output-dir DIR."
         )
     return path
 
@@ -324,16 +322,16 @@ def _unreadable_text(photos: ImagesToVerify, reasons: dict[int, str], path: Path
     text, others, listed = lines[0], lines[1:NAMED_IN_ERROR], ""
     if len(lines) > NAMED_IN_ERROR:
         file = path / UNREADABLE_LIST
-        listed = f"; the others are not listed, because {file} was not written by paceline and stays"
+        listed = f"; the others are not listed, because {file} was not written by paceline and is kept"
         if is_replaceable(file):
-            content = "\n".join([f"{LINE}photos that cannot be used", *lines, ""])
+            content = "\n".join([f"{LINE}images that cannot be used", *lines, ""])
             atomic_write(file, content.encode(errors="surrogateescape"))
-            listed = f"; all are listed in {file}"
+            listed = f"; all of them are listed in {file}"
     if others:
-        text += f"\nUnusable too, {len(lines) - 1:,} in number: {'; '.join(others)}{listed}."
+        text += f"\nAlso unusable, {len(lines) - 1:,} images: {'; '.join(others)}{listed}."
     if not command:
-        return f"{text}\nReplace what is named, or delete it and what annotates it, and start again."
+        return f"{text}\nReplace these images, or delete them and their annotations, and run the command again."
     return (
-        f"{text}\nReplace or delete what is named and start again (what was verified is remembered), or leave it out:\n"
-        f"  {command} --on-unreadable skip"
+        f"{text}\nReplace or delete these images and run the command again (verified images are not read again), or "
+        f"skip them:\n  {command} --on-unreadable skip"
     )

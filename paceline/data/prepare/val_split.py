@@ -149,8 +149,8 @@ def split_by_patterns(
     units = group_units(annotations.file_names, split, digests)
     if len(units.numbers) < 2:
         raise DataError(
-            f"{annotations.source}: {len(units.of):,} images, of which a validation split cannot be made: two different "
-            "ones (or groups of them) are needed. Add images, or name a validation set."
+            f"{annotations.source}: {len(units.of):,} images cannot be divided into train and val, because at least two "
+            "different images (or groups) are required. Add images, or pass a validation set."
         )
     last = np.searchsorted(units.numbers, split.val_fraction)
     in_val = units.of < np.clip(last, 1, len(units.numbers) - 1)
@@ -160,7 +160,7 @@ def split_by_patterns(
 def check_fraction(fraction: float) -> None:
     """Raises DataError unless 0 < fraction < 1."""
     if not 0 < fraction < 1:
-        raise DataError(f"--val-fraction {fraction:g}: must lie between 0 and 1, without both. 0.2 is usual.")
+        raise DataError(f"--val-fraction {fraction:g}: must be between 0 and 1, exclusive. 0.2 is usual.")
 
 
 def _captured(keys: Sequence[bytes], pattern: str) -> list[bytes | None]:
@@ -169,13 +169,13 @@ def _captured(keys: Sequence[bytes], pattern: str) -> list[bytes | None]:
     try:
         search = re.compile(os.fsencode(pattern))
     except re.error as reason:
-        raise DataError(f"--group-by {pattern!r}: no regular expression ({reason}). {example}") from None
+        raise DataError(f"--group-by {pattern!r}: not a regular expression ({reason}). {example}") from None
     if not search.groups:
-        raise DataError(f"--group-by {pattern!r}: it captures nothing; put the group's name in brackets. {example}")
+        raise DataError(f"--group-by {pattern!r}: must have a capturing group, in parentheses. {example}")
     matches = [search.search(key) for key in keys]
     if keys and not any(matches):
         raise DataError(
-            f"--group-by {pattern!r}: matches none of the {len(keys):,} photos, {os.fsdecode(keys[0])} first. {example}"
+            f"--group-by {pattern!r}: matches none of the {len(keys):,} images, such as {os.fsdecode(keys[0])}. {example}"
         )
     return [None if match is None else b"\0".join(text or b"" for text in match.groups()) for match in matches]
 
@@ -205,7 +205,7 @@ def with_fold(manifest: Manifest, controls: RunOptions, reporter: Reporter = SIL
     Raises DataError where the photos cannot be divided so.
     """
     if "train" not in manifest.splits:
-        raise DataError(f"{manifest.called}: it has no training photos, and --num-folds divides those.")
+        raise DataError(f"{manifest.called}: has no training images to divide into --num-folds.")
     index, folds = open_split(manifest, "train"), controls.num_folds
     group = controls.group_by or str((manifest.request or {}).get("group_by", ""))
     prefix = f"{manifest.splits['train'].folder}/"
@@ -276,18 +276,19 @@ def _check(
     scores leave out what is not there.
     """
     folds, number = fold.of, len(units.numbers)
-    what = f"different training {'group' if fold.group else 'photo'}"
+    what = f"different training {'group' if fold.group else 'image'}"
     if number < folds:
-        raise DataError(
-            f"--num-folds {folds}: {manifest.called} has {format_count(number, what)}, and each fold needs one."
-        )
+        raise DataError(f"--num-folds {folds}: {manifest.called} has {format_count(number, what)}; each fold requires one.")
     result = np.unique(np.stack([labels, parts[photos]], axis=1), axis=0)
     lacking = [int(label) for label in np.unique(labels) if (result[:, 0] == label).sum() < folds]
     if manifest.kind == "boxes":
         held = fold.held_out[photos]
         unscored, unlearned = (np.setdiff1d(labels, labels[side]) for side in (held, ~held))
         which = f"fold {fold.number} of {folds}"
-        rows = (unscored, f"{which} lacks, so its scores leave out"), (unlearned, f"{which} alone has, so not learned")
+        rows = (
+            (unscored, f"{which} does not have these classes, so its scores exclude them"),
+            (unlearned, f"only {which} has these classes, so they are not learned"),
+        )
         return [f"{about}: {join_names([manifest.classes[i] for i in these])}" for these, about in rows if len(these)]
     if not lacking:
         return []
@@ -295,10 +296,10 @@ def _check(
     fewest, name = min(zip(having, (manifest.classes[label] for label in lacking)))
     why = f"--num-folds {folds}: class {name} has {format_count(fewest, what)} in {manifest.called}"
     if fewest < 2:
-        raise DataError(f"{why}: there are no folds that all have it. Add photos of it, or leave the class away.")
+        raise DataError(f"{why}, so no folds can all have it. Add images of this class, or remove it.")
     if fewest < folds:
-        raise DataError(f"{why}, and each fold needs one. Take at most --num-folds {fewest}, or add photos of it.")
+        raise DataError(f"{why}, but each fold requires one. Use at most --num-folds {fewest}, or add images of it.")
     raise DataError(
-        f"{why}, and a fold would have none, as they lie together with others. Take fewer --num-folds or another "
+        f"{why}, but they are in groups with others, so a fold would have none. Use fewer --num-folds, or another "
         f"--fold-seed than {fold.seed}."
     )

@@ -59,7 +59,7 @@ def verify(path: bytes) -> ImageInfo:
         mtime = os.stat(path).st_mtime_ns  # before the bytes: those that change while they are read are read again
         data = read_plain(path, MAX_BYTES)
     except FileNotFoundError:
-        raise InvalidImage("a link to a file that is gone" if os.path.islink(path) else "gone") from None
+        raise InvalidImage("a link to a missing file" if os.path.islink(path) else "gone") from None
     except OSError as error:
         raise InvalidImage(f"cannot be read ({error.strerror})") from None
     return verify_bytes(data, path, mtime)
@@ -121,13 +121,13 @@ def _has_end(data: bytes) -> bool:
 
 def _reason(data: bytes, error: Exception) -> str:
     if isinstance(error, OSError) and "truncated" in str(error).lower():
-        return f"truncated: the file ends before the picture does ({len(data):,} bytes)"
+        return f"truncated: the file ends before its image data ({len(data):,} bytes)"
     if not isinstance(error, Image.UnidentifiedImageError):
         return f"damaged: {error or type(error).__name__}"
     if data.startswith(b"\xff\xd8"):
         return "damaged: a JPEG whose header cannot be read"
     if all(byte in TEXT_BYTES for byte in data[:64]):
-        return f"not an image but text ({data[:20].decode('ascii')!r})"
+        return f"text and not an image ({data[:20].decode('ascii')!r})"
     if content := identify_content(data):
-        return f"{content} inside, which is not read here: convert it to JPEG or PNG"
-    return f"not an image in a format that is read here ({', '.join(FORMATS)})"
+        return f"{content} is not supported: convert it to JPEG or PNG"
+    return f"not an image in a supported format ({', '.join(FORMATS)})"

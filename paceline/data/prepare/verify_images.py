@@ -232,9 +232,9 @@ def note_low_bit_depth(photos: ImagesToVerify, flags: np.ndarray, left_out: Coll
         return ()
     bits = brightest.bit_length() + 8
     return (
-        f"{first}: 16 bits a value, of which the {deep:,} such photos that were looked at use {bits} at most. The upper "
-        f"eight are kept, so they come out nearly black. Where white is {2**bits - 1:,}, multiply the values by {2 ** (16 - bits)}, "
-        "or save them with 8 bits, and prepare again.",
+        f"{first}: has 16 bits per value, but the {deep:,} such images that were checked use at most {bits} bits. Only "
+        f"the upper 8 bits are kept, so the images will be nearly black. If white is {2**bits - 1:,}, multiply the "
+        f"values by {2 ** (16 - bits)}, or save the images with 8 bits. Then prepare the data again.",
     )
 
 

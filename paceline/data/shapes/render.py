@@ -117,15 +117,15 @@ def shapes_folder(kind: Kind, *, progress: Progress | None = None) -> Path:
             raise
     except OSError as error:
         raise PacelineError(
-            f"the built-in data set cannot be written to the cache {folder.parent}: {error}.\n"
-            "Free some space there (100 MB are plenty), or set PACELINE_CACHE to a folder that can be written."
+            f"the built-in dataset cannot be written to the cache {folder.parent}: {error}.\nFree about 100 MB there, or "
+            "set PACELINE_CACHE to a writable folder."
         ) from error
     return folder
 
 
 def _refuse_unless_free(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out} is in the way: it exists and is not an empty folder.\nName another folder, or remove it.")
+        raise DataError(f"{out}: already exists and is not an empty folder.\nChoose another folder, or remove it.")
 
 
 def _write_picture(kind: Kind, folder: Path, seed: int, side: int, split: int, number: int) -> dict[str, Any] | OSError:

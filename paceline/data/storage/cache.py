@@ -73,8 +73,8 @@ class DiskCacheStore(ByteStore):
             self._budget = Budget(self._folder, budget)
         except OSError as error:
             raise PacelineError(
-                f"{self._folder}: cannot be written ({error.strerror}). Set PACELINE_CACHE to a folder that can, or leave "
-                "--system.disk-cache out."
+                f"{self._folder}: cannot be written ({error.strerror}). Set PACELINE_CACHE to a writable folder, or remove "
+                "--system.disk-cache."
             ) from None
         self._threads = BackgroundThreads(self.at_once, "store-status")
         self._full_until = 0.0
@@ -161,7 +161,7 @@ class DiskCacheStore(ByteStore):
             self._write_slot(f"{path}.slots", self._slots_at(wanted), wanted, zlib.crc32(data))
         except OSError as error:
             self._full_until = math.inf
-            text = f"{self._folder}: cannot be written ({error.strerror}); photos are read without it from here on"
+            text = f"{self._folder}: cannot be written ({error.strerror}); images are now read without the cache"
             print(escape_text(text), file=sys.stderr)
 
     def _write_slot(self, path: str, row_at: int, wanted: ByteRange, crc: int) -> None:

@@ -53,7 +53,7 @@ def patience_seconds(environment: Mapping[str, str] = os.environ) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= MAX_PATIENCE_SECONDS:
-        raise PacelineError(f"PACELINE_STORE_PATIENCE={explicit}: must be seconds, 0 to {MAX_PATIENCE_SECONDS:g}.")
+        raise PacelineError(f"PACELINE_STORE_PATIENCE={explicit}: must be from 0 to {MAX_PATIENCE_SECONDS:g} seconds.")
     return seconds
 
 
@@ -93,7 +93,7 @@ def open_bucket(scheme: str, location: str, patience: float) -> Any:
                 try:
                     client["root_certificate"] = read_plain(bundle, MAX_BUNDLE_BYTES)
                 except OSError as error:
-                    raise StoreError(errno.EINVAL, f"AWS_CA_BUNDLE={bundle} cannot be read ({error.strerror})") from None
+                    raise StoreError(errno.EINVAL, f"AWS_CA_BUNDLE={bundle}: cannot be read ({error.strerror})") from None
         elif scheme == "gs":
             if not _google_credentials(os.environ):
                 raise StoreError(errno.EACCES, NO_GOOGLE)
@@ -162,12 +162,12 @@ def _profile(environment: Mapping[str, str]) -> dict[str, str]:
         try:
             parser.read(path, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
-            raise StoreError(errno.EINVAL, f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+            raise StoreError(errno.EINVAL, f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
         if parser.has_section(section):
             known = True
             keys.update(parser.items(section))
     if environment.get("AWS_PROFILE") and not known:
-        raise StoreError(errno.EACCES, f"AWS_PROFILE={name}: there is no such profile in ~/.aws")
+        raise StoreError(errno.EACCES, f"AWS_PROFILE={name}: profile not found in ~/.aws")
     return keys
 
 
@@ -178,8 +178,10 @@ def _through_boto3() -> Any:
     except ImportError:
         raise StoreError(
             errno.EACCES,
-            "the AWS profile logs in or takes on a role, which needs boto3: pip install boto3, or set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY",
+            (
+                "the AWS profile uses a login or assumes a role, which requires boto3. Run  pip install boto3  or set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            ),
         ) from None
     return Boto3CredentialProvider(boto3.Session())
 
@@ -215,21 +217,18 @@ _RETRIES = re.compile(r"after (\d+) retries")
 # In obstore's error of a connection that failed -> a plain word; the first one that fits counts.
 _CAUSES = (
     ("Connection refused", "connection refused"),
-    ("failed to lookup address", "its name is not known"),
-    ("dns error", "its name is not known"),
+    ("failed to lookup address", "the host name was not found"),
+    ("dns error", "the host name was not found"),
     ("TimedOut", "timed out"),
-    (
-        "InvalidCertificate",
-        "its certificate is not trusted here; a private authority's goes into AWS_CA_BUNDLE or SSL_CERT_FILE",
-    ),
+    ("InvalidCertificate", "its certificate is not trusted; for a private authority, set AWS_CA_BUNDLE or SSL_CERT_FILE"),
     ("Network is unreachable", "the network is not reachable"),
-    ("error sending request", "the connection broke"),
-    ("body error", "the connection broke"),
+    ("error sending request", "the connection was lost"),
+    ("body error", "the connection was lost"),
 )
 # Both refuse in this way whoever shows no credentials, or wrong ones.
 _REFUSALS = {
-    401: "not let in (401): the credentials are wrong or have expired",
-    403: "no permission (403): the credentials may not {does} it, or the bucket is not yours",
+    401: "access denied (401): the credentials are wrong or have expired",
+    403: "no permission (403): the credentials do not allow to {does} it, or the bucket is not yours",
 }
 
 
@@ -241,27 +240,29 @@ def explain_store_error(error: Exception, name: bytes, seconds: float, *, does: 
     code = result[1] if (result := _CODE.search(text)) else ""
     no_bucket = code == "NoSuchBucket"
     if "169.254.169.254" in text:
-        return StoreError(errno.EACCES, "no credentials: this machine has no role with any (see AWS_* or GOOGLE_*)")
+        return StoreError(errno.EACCES, "no credentials: this machine has no role with credentials (see AWS_* or GOOGLE_*)")
     if isinstance(error, FileNotFoundError):
-        return FileNotFoundError(errno.ENOENT, "no such bucket" if no_bucket else "no such object (404)", name)
+        return FileNotFoundError(errno.ENOENT, "bucket not found" if no_bucket else "object not found (404)", name)
     if status in _REFUSALS:
         detail = f", {code}" if code else ""
         return StoreError(errno.EACCES, _REFUSALS[status].format(does=does) + detail, name)
     if "without LOCATION" in text or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
-        return StoreError(errno.EINVAL, "the bucket is in another region: set AWS_REGION to it", name)
+        return StoreError(errno.EINVAL, "the bucket is in another region; set AWS_REGION to this region", name)
     if "NotPartial" in text or "RangeNotSupported" in text:
-        return StoreError(errno.EINVAL, "its server sends whole files only, no ranges of bytes", name)
-    first_line = text.splitlines()[0] if text else "for no reason given"
+        return StoreError(errno.EINVAL, "the server sends only complete files and does not support byte ranges", name)
+    first_line = text.splitlines()[0] if text else "no reason given"
     if isinstance(error, ValueError) or "InvalidPath" in type(error).__name__:
-        return OSError(errno.EINVAL, f"a name that cannot be read ({first_line})", name)
+        return OSError(errno.EINVAL, f"invalid name ({first_line})", name)
     retried = _RETRIES.search(text)
     tries = f"{int(retried[1]) + 1} tries in {seconds:.0f} s" if retried else f"tried for {seconds:.0f} s"
     if status:
         detail = f" {code}" if code else ""
         if status >= 500 or status in (408, 429):
-            return StoreError(errno.EIO, f"the server fails ({status}{detail}): {tries}", name)
-        return StoreError(errno.EIO, "no such bucket" if no_bucket else f"the server answers {status}{detail}", name)
+            return StoreError(errno.EIO, f"the server failed ({status}{detail}): {tries}", name)
+        return StoreError(
+            errno.EIO, "bucket not found" if no_bucket else f"the server responded with {status}{detail}", name
+        )
     for words, cause in _CAUSES:
         if words in text:
-            return StoreError(errno.EIO, f"the server does not answer ({cause}): {tries}", name)
+            return StoreError(errno.EIO, f"the server does not respond ({cause}): {tries}", name)
     return OSError(errno.EIO, first_line, name)

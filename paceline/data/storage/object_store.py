@@ -55,7 +55,7 @@ class ObjectStore(ByteStore):
         try:
             import obstore
         except ImportError:
-            raise DataError(f"Reading from buckets and web servers needs obstore:  {install_command('remote')}") from None
+            raise DataError(f"Buckets and web servers require obstore:  {install_command('remote')}") from None
         self._obstore = obstore
         self._patience = patience_seconds()
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class ObjectStore(ByteStore):
             raise _changed(wanted.name, before, f"{result.size:,}")
         there = max(0, min(wanted.length, result.size - wanted.offset))
         if len(data) != there:
-            raise OSError(errno.EIO, f"the server sent {len(data):,} bytes where {there:,} lie", wanted.name)
+            raise OSError(errno.EIO, f"the server sent {len(data):,} bytes instead of {there:,}", wanted.name)
         return data
 
     def read_many(self, wanted: Sequence[ByteRange]) -> list[bytes]:
@@ -124,7 +124,7 @@ class ObjectStore(ByteStore):
         """As of local paths: * and ? stop at a slash. Only folders that the pattern leads to are listed."""
         is_web = get_scheme(pattern) in ("http", "https")
         if is_web and any(sign in pattern for sign in "*["):
-            text = "a web server gives no list of its files: name each one, or number them {000..009}"
+            text = "a web server does not list its files. Pass each file, or number them {000..009}"
             raise OSError(errno.EINVAL, text, pattern)
         if is_web or not any(sign in pattern for sign in _WILD):
             try:
@@ -162,7 +162,9 @@ class ObjectStore(ByteStore):
         global _FIRST_PROCESS
         if os.getpid() != _FIRST_PROCESS:
             if _FIRST_PROCESS:
-                raise StoreError(errno.ENOTSUP, "buckets cannot be read in a process forked from one that read them")
+                raise StoreError(
+                    errno.ENOTSUP, "buckets cannot be read in a process that was forked after a bucket was read"
+                )
             _FIRST_PROCESS = os.getpid()
         scheme, host, key = _parts(os.fsdecode(name))
         with self._lock:
@@ -179,7 +181,7 @@ def open_store(name: bytes | str) -> ByteStore:
         return LocalFiles()
     if scheme not in REMOTE:
         known = ", ".join(f"{known}://" for known in REMOTE)
-        raise DataError(f"{os.fsdecode(name)}: nothing here reads {scheme}:// (known: paths, {known}).")
+        raise DataError(f"{os.fsdecode(name)}: {scheme}:// is not supported. Supported are paths and {known}.")
     return ObjectStore()
 
 
@@ -191,10 +193,12 @@ def _parts(name: str) -> tuple[str, str, str]:
     if scheme in ("http", "https"):
         url = urlsplit(name)
         if url.query or url.fragment or "@" in url.netloc:
-            raise OSError(errno.EINVAL, "only plain URLs are read, without query (?), fragment (#) or password (@)", name)
+            raise OSError(
+                errno.EINVAL, "only plain URLs are supported, without query (?), fragment (#), or password (@)", name
+            )
         host, key = url.netloc, unquote(url.path).removeprefix("/")
     if not host or not key or key.endswith("/"):
-        raise OSError(errno.EINVAL, "this URL names no file", name)
+        raise OSError(errno.EINVAL, "this URL has no file name", name)
     return scheme, host, key
 
 
@@ -209,7 +213,7 @@ def _status(name: bytes, meta: Any) -> FileStatus:
 
 
 def _changed(name: bytes, before: FileStatus, now: str) -> OSError:
-    return OSError(errno.ESTALE, f"it changed while it was in use: {before.size:,} bytes, now {now}", name)
+    return OSError(errno.ESTALE, f"it changed during use: {before.size:,} bytes before, {now} now", name)
 
 
 def _matches(path: str, prefix: str, pattern: str) -> bool:
@@ -282,7 +286,7 @@ class _Blocks(io.RawIOBase):
         length = min(BLOCK_BYTES, self._size - start)
         data = self._store.read(ByteRange(self._name, start, length))
         if len(data) != length:
-            raise OSError(errno.EIO, f"it ends after {start + len(data):,} bytes, not {self._size:,}", self._name)
+            raise OSError(errno.EIO, f"it ends after {start + len(data):,} bytes instead of {self._size:,}", self._name)
         return data
 
 
@@ -301,7 +305,7 @@ class BucketFolder:
         try:
             import obstore
         except ImportError:
-            raise PacelineError(f"Writing to buckets needs obstore:  {install_command('remote')}") from None
+            raise PacelineError(f"Writing to buckets requires obstore:  {install_command('remote')}") from None
         self.url = url.rstrip("/")
         self._obstore = obstore
         scheme, rest = get_scheme(self.url), self.url.partition("://")[2]

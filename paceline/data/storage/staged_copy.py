@@ -179,12 +179,12 @@ class StagedCopy:
         try:
             data = self._store(one.source).read(ByteRange(one.source, part.first, part.length)) if part.length else b""
         except OSError as error:
-            remedy = "The same command goes on." if isinstance(error, StoreError) else self._again
+            remedy = "Run the same command again to continue." if isinstance(error, StoreError) else self._again
             raise DataError(f"{source}: cannot be read ({error.strerror or error}). {remedy}") from None
         if len(data) != part.length:
-            raise DataError(f"{source}: shorter than the {one.size:,} bytes that it was prepared with. {self._again}")
+            raise DataError(f"{source}: shorter than the {one.size:,} bytes that were prepared. {self._again}")
         if one.digest is not None and part.length == one.size and record_digest(data) != one.digest:
-            raise DataError(f"{source}: other bytes than when it was prepared. {self._again}")
+            raise DataError(f"{source}: the bytes differ from those that were prepared. {self._again}")
         if stop.is_set():
             return
         path = self.folder / PARTS / part.token
@@ -199,8 +199,8 @@ class StagedCopy:
             os.close(descriptor)
         if back != data:
             raise PacelineError(
-                f"--copy-data-to: {path} reads back other bytes than were written: that disk is damaged, or the memory. Name another "
-                "folder."
+                f"--copy-data-to: {path} does not have the bytes that were written, so the disk or the memory is faulty. "
+                "Choose another folder."
             )
         report(part)
 
@@ -208,7 +208,7 @@ class StagedCopy:
         """Note a file in the ledger and give it its name; where a kill comes in between, the name is missing."""
         one, final = part.file, self.folder / os.fsdecode(part.file.name)
         if part.state != NO_STATE and self._source_state(one) != part.state:
-            raise DataError(f"{os.fsdecode(one.source)}: changed while it was copied. {self._again}")
+            raise DataError(f"{os.fsdecode(one.source)}: changed during the copy. {self._again}")
         final.parent.mkdir(parents=True, exist_ok=True)
         status = os.stat(self.folder / PARTS / part.token)
         words = status.st_size, status.st_mtime_ns, _quoted(part.state), _quoted(one.name)
@@ -234,14 +234,13 @@ class StagedCopy:
         need, disk = sum(-(-one.size // BLOCK) * BLOCK for one in missing) - there, os.statvfs(self.folder)
         if need > (free := free_bytes(self.folder)):
             raise PacelineError(
-                f"--copy-data-to: {self.folder.parent} has {format_bytes(free)} free, and {format_bytes(need)} of data are "
-                "still to be copied "
-                "there. Make room (paceline data clear DIR removes earlier copies), or name another folder."
+                f"--copy-data-to: {self.folder.parent} has {format_bytes(free)} free, but {format_bytes(need)} remain to "
+                "be copied. Free some space (paceline data clear DIR removes other copies), or choose another folder."
             )
         if disk.f_files and len(missing) > disk.f_favail:
             raise PacelineError(
-                f"--copy-data-to: {self.folder.parent} has room for {disk.f_favail:,} more files (inodes), and {len(missing):,} are "
-                "still to be copied there. Name another folder, or pack the data into large files first: paceline data pack"
+                f"--copy-data-to: {self.folder.parent} has space for {disk.f_favail:,} more files (inodes), but "
+                f"{len(missing):,} remain to be copied. Choose another folder, or run `paceline data pack` first."
             )
 
     def _drop_parts(self, *, keep: set[str]) -> None:
@@ -280,7 +279,7 @@ def _opened(folder: Path, about: dict[str, str]) -> int:
     status = os.lstat(folder)
     # In a folder that everybody may write to, somebody else could have put a link, or a folder of his own, in its place.
     if status.st_uid != get_user_id() or not folder.is_dir() or folder.is_symlink():
-        raise PacelineError(f"--copy-data-to: {folder} is somebody else's, or no folder. Name another folder.")
+        raise PacelineError(f"--copy-data-to: {folder} belongs to another user, or is not a folder. Choose another folder.")
     in_use = lock(folder / IN_USE, shared=True, waits=lambda: None)
     try:
         if not (folder / MARKER).exists():
@@ -326,9 +325,7 @@ def clear_copies(stage: Path) -> tuple[int, int, list[Path]]:
         try:
             held = lock(folder / IN_USE)
         except BlockingIOError:
-            raise PacelineError(
-                f"{folder}: a run reads from this copy. Wait for its end, then give the same command."
-            ) from None
+            raise PacelineError(f"{folder}: a run is reading from this copy. Wait, and run the command again.") from None
         except OSError as error:
             raise write_error(folder, error) from None
         try:
@@ -381,6 +378,4 @@ def _remove(path: Path) -> int:
 def write_error(path: Path, error: OSError) -> PacelineError:
     """The error where a copy cannot be written, with the next step."""
     why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-    return PacelineError(
-        f"--copy-data-to: {path}: cannot be written ({why}). Name another folder, or train without --copy-data-to."
-    )
+    return PacelineError(f"--copy-data-to: {path}: cannot be written ({why}). Choose another folder, or remove the flag.")

@@ -172,5 +172,5 @@ def out_folder(out: str) -> Path | None:
     place.
     """
     if get_scheme(out):
-        raise PacelineError(f"--output-dir {out}: packs and indexes are written to folders; copy them there.")
+        raise PacelineError(f"--output-dir {out}: must be a local folder. Copy the result to its destination afterwards.")
     return Path(out).expanduser() if out else None

@@ -102,8 +102,7 @@ def resize_and_center_crop(height: int, width: int, resize: int, size: int) -> C
     """
     if size > resize:
         raise RecipeError(
-            f"a center crop of {size} px does not fit an image whose shorter side is resized to {resize} px.\n"
-            f"Resize to {size} px or more."
+            f"a center crop of {size} px does not fit a shorter side of {resize} px.\nResize to at least {size} px."
         )
     resized_height, resized_width = resized_shape(height, width, resize)
     # Python rounds halves to even and so does torchvision: 16.5 -> 16, 17.5 -> 18.

@@ -177,8 +177,8 @@ def _simplejpeg() -> Any:
         import simplejpeg
     except ImportError as reason:
         raise RecipeError(
-            f"JPEGs are decoded by simplejpeg, which cannot be imported here: {reason}.\n"
-            "Install it:  pip install simplejpeg   or train with  --input.decoder pillow"
+            f"simplejpeg, which decodes JPEG files, cannot be imported: {reason}.\nInstall it:  pip install simplejpeg   "
+            "or train with  --input.decoder pillow"
         ) from None
     return simplejpeg
 
@@ -229,8 +229,8 @@ def import_nvimgcodec() -> Any:
         _ = module.Decoder  # pyright: ignore[reportAttributeAccessIssue]  # a folder without files is a module too
     except (ImportError, AttributeError) as reason:
         raise RecipeError(
-            f"decoder=nvimgcodec needs nvImageCodec, which cannot be imported here: {reason}.\n"
-            f"Install it:  {install_command('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
+            f"--input.decoder nvimgcodec: nvImageCodec cannot be imported: {reason}.\nInstall it:  "
+            f"{install_command('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
         ) from None
     return module
 

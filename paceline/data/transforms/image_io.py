@@ -42,10 +42,10 @@ from paceline.data.transforms.exif import (
 )
 
 # What is dropped of a picture.
-ALPHA = "an alpha channel, which is dropped: transparent pixels show the colors that are stored there"
-DEEP = "16 bits per value, of which the upper 8 are kept"
-PAGES = "several pages or frames, of which the first is read"
-BANDS = "more bands than a color needs, of which the first are read"
+ALPHA = "an alpha channel, which is removed: transparent pixels show their stored colors"
+DEEP = "16 bits per value; only the upper 8 bits are used"
+PAGES = "multiple pages or frames; only the first is used"
+BANDS = "extra color bands, which are ignored"
 _BITS_PER_SAMPLE, _SAMPLES = 258, 277  # TIFF's tags
 
 
@@ -63,11 +63,11 @@ def to_rgb(image: Image.Image) -> Image.Image:
         image.load()  # a mode may change as the pixels are read
         values = np.asarray(image)
         if values.dtype.kind == "f":
-            raise UnknownPixelRange("its values are fractions, and nothing says which is white. Save it with 8 or 16 bits")
+            raise UnknownPixelRange("its values are fractions without a white level. Save it with 8 or 16 bits")
         if values.itemsize > 2 and values.size and (values.min() < 0 or values.max() > 0xFFFF):
             raise UnknownPixelRange(
-                f"its values lie between {values.min()} and {values.max()}, and nothing says which is white. "
-                "Save it with 8 or 16 bits"
+                f"its values are between {values.min()} and {values.max()}, without a white level. Save it with 8 or 16 "
+                "bits"
             )
         return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if "transparency" in image.info:
@@ -119,7 +119,7 @@ def is_deep(image: Image.Image, data: bytes) -> bool:
 
 def format_dropped_notes(counts: Mapping[str, int]) -> tuple[str, ...]:
     """A line for people for each kind of drop and its number of photos."""
-    return tuple(f"{format_count(n, 'photo')} {'has' if n == 1 else 'have'} {what}" for what, n in sorted(counts.items()))
+    return tuple(f"{format_count(n, 'image')} {'has' if n == 1 else 'have'} {what}" for what, n in sorted(counts.items()))
 
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.
@@ -185,7 +185,9 @@ def read_header(data: bytes, name: str, exif: Exif = "ignore") -> Header:
     if header.height * header.width == 0:
         raise broken_image_message(name, f"its size is {header.width} x {header.height} pixels")
     if header.height * header.width > MAX_PIXELS:
-        raise broken_image_message(name, f"{header.width} x {header.height} pixels are more than {MAX_PIXELS:,}")
+        raise broken_image_message(
+            name, f"{header.width} x {header.height} pixels are more than the limit of {MAX_PIXELS:,}"
+        )
     if exif == "ignore" or (orientation := read_orientation(data)) == UPRIGHT:
         return header
     return header.turned(orientation)
@@ -222,7 +224,7 @@ def find_endless_jpeg(data: bytes) -> str:
             at += 2
         else:
             at += 2 + (data[at + 2] << 8 | data[at + 3])
-    return f"more than {MAX_SEGMENTS:,} segments before its picture"
+    return f"more than {MAX_SEGMENTS:,} segments before the image data"
 
 
 def _many_scans(data: bytes, at: int) -> str:
@@ -233,7 +235,7 @@ def _many_scans(data: bytes, at: int) -> str:
             break
         scans += marker[0] == b"\xff\xda"
         if scans > MAX_SCANS:
-            return f"more than {MAX_SCANS} scans; encoders write a dozen. Encode it again"
+            return f"more than {MAX_SCANS} scans, but encoders write about 12. Encode it again"
     return ""
 
 
@@ -250,7 +252,7 @@ def open_image(data: bytes, formats: Sequence[str] = PREDICTED_FORMATS) -> Image
     picture = Image.open(io.BytesIO(data), formats=tuple(filter(_is_known, formats)))
     if picture.width * picture.height > MAX_PIXELS:  # Pillow's own limit may have been lifted by whoever imports us
         picture.close()
-        raise ImageTooLarge(f"{picture.width} x {picture.height} pixels are more than {MAX_PIXELS:,}")
+        raise ImageTooLarge(f"{picture.width} x {picture.height} pixels are more than the limit of {MAX_PIXELS:,}")
     return picture
 
 
@@ -285,7 +287,7 @@ def identify_content(data: bytes) -> str:
 
 def broken_image_message(name: str, reason: object) -> DataError:
     """The one message for a broken image."""
-    again = "Replace or remove the file, then prepare the data set again."
+    again = "Replace or remove the file, then prepare the dataset again."
     return DataError(f"{name}: the image cannot be decoded: {reason}.\n{again}")
 
 
@@ -315,8 +317,10 @@ def _other_header(data: bytes, name: str) -> Header:
             width, height = image.size
     except Image.UnidentifiedImageError:
         content = identify_content(data)
-        known = f"{content} inside, which is not read. Convert it to JPEG or PNG" if content else ""
-        raise broken_image_message(name, known or f"no known image format starts with {data[:12]!r}") from None
+        known = f"{content} is not supported. Convert it to JPEG or PNG" if content else ""
+        raise broken_image_message(
+            name, known or f"the file starts with {data[:12]!r}, which is not a known image format"
+        ) from None
     except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
         raise broken_image_message(name, reason) from reason
     return Header(height, width, 0, False, 0)

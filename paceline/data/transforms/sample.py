@@ -86,7 +86,7 @@ def with_partners(draw: SampleSpec, read: Callable[[Sequence[int]], Sequence[byt
         data, name, expected = photos[other.number], other.draw.name, other.draw.header
         header = read_header(data, name, exif).turned(expected.orientation)
         if header[:2] != expected[:2]:
-            raise DataError(f"{name}: its size is not what it was when the data was prepared.\nPrepare the data set again.")
+            raise DataError(f"{name}: its size has changed since the data was prepared.\nPrepare the dataset again.")
         results.append(other._replace(draw=other.draw._replace(header=header), data=data))
     return draw._replace(others=tuple(results))
 

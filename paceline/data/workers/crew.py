@@ -257,5 +257,5 @@ def _how_it_ended(content: bytes) -> ResourceError:
     if not os.WIFSIGNALED(status):
         return ResourceError(f"worker process {number} ended with exit code {os.waitstatus_to_exitcode(status)}.")
     name = signal.Signals(os.WTERMSIG(status)).name
-    memory = " Memory may be full: use fewer workers (--system.num-workers, --workers)." if name == "SIGKILL" else ""
-    return ResourceError(f"worker process {number} was ended by {name}.{memory}")
+    memory = " The memory may be full. Use fewer workers (--system.num-workers, --workers)." if name == "SIGKILL" else ""
+    return ResourceError(f"worker process {number} was killed by {name}.{memory}")

@@ -53,7 +53,7 @@ def warn_untested_torch(version: str) -> str:
     if len(results) < 2 or oldest <= results <= newest:
         return ""
     known = " to ".join(f"{major}.{minor}" for major, minor in TESTED_TORCH)
-    return f"note: torch {version} is not tested (tested: {known}; see docs/tutorials/install.md). If results differ, use a tested version."
+    return f"note: torch {version} is not tested (tested: {known}; docs/tutorials/install.md). If results differ, use one of these."
 
 
 def get_git_commit() -> str:

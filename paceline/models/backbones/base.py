@@ -75,7 +75,7 @@ class Backbone(nn.Module, ABC):
     def stage_of(self) -> dict[str, int]:
         """Name -> stage of each parameter but `fc`'s: 0 beside the images, then 1, 2, ... Raises RecipeError without stages."""
         raise RecipeError(
-            f"--model.freeze-stages and --optim.layer-decay: {type(self).__name__} has no stages. Leave them at 0 and 1."
+            f"--model.freeze-stages and --optim.layer-decay: {type(self).__name__} has no stages. Remove the flags."
         )
 
     def freeze_stages(self, count: int) -> None:
@@ -84,7 +84,7 @@ class Backbone(nn.Module, ABC):
             return
         stage_of = self.stage_of()
         if count > (stages := max(stage_of.values()) + 1):
-            raise RecipeError(f"--model.freeze-stages {count}: this trunk has {stages} stages. Name 0 to {stages}.")
+            raise RecipeError(f"--model.freeze-stages {count}: must be from 0 to {stages}, its number of stages.")
         for name, stage in stage_of.items():
             if stage < count:
                 self.get_parameter(name).requires_grad_(False)
@@ -128,7 +128,7 @@ def get_lr_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
         return {}
     trunks = [(name, module) for name, module in model.named_modules() if isinstance(module, Backbone)]
     if not trunks:
-        raise RecipeError("--optim.head-lr-factor and --optim.layer-decay: this network has no trunk. Leave both at 1.")
+        raise RecipeError("--optim.head-lr-factor and --optim.layer-decay: this network has no backbone. Set both to 1.")
     factors = {name: optim.head_lr_factor for name, _ in model.named_parameters()}
     for prefix, backbone in trunks:
         if optim.layer_decay == 1:

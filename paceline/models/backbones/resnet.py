@@ -155,7 +155,7 @@ class ResNet(Backbone):
         """
         super().__init__()
         if depth not in DEPTHS:
-            raise RecipeError(f"no ResNet of depth {depth}; there are {', '.join(map(str, DEPTHS))}")
+            raise RecipeError(f"ResNet depth {depth} is not supported. Choose one of: {', '.join(map(str, DEPTHS))}")
         units, bottleneck = DEPTHS[depth]
         norm = partial(BatchNorm, eps=bn_eps, momentum=bn_momentum)
         unit = BasicBlock
@@ -221,9 +221,7 @@ class ResNet(Backbone):
 def build_resnet(name: str, model: BackboneModel, form: BackboneSpec) -> Backbone:
     """The ResNet that a recipe's fields describe; see `build_backbone`."""
     if name:
-        raise RecipeError(
-            f"--model.backbone resnet/{name}: use `resnet`; --model.depth and --model.width choose which one."
-        )
+        raise RecipeError(f"--model.backbone resnet/{name}: use `resnet` with --model.depth and --model.width.")
     backbone = ResNet(
         model.depth,
         width=model.width,

@@ -143,7 +143,8 @@ class TimmBackbone(Backbone):
         strides = net.feature_info.reduction()
         if strides != sorted(set(strides)):
             raise RecipeError(
-                f"--model.backbone timm/{name}: its maps have strides {strides}; a trunk's become coarser with each."
+                f"--model.backbone timm/{name}: the strides of its feature maps are {strides}, but they must increase. "
+                "Choose another backbone."
             )
         count = sum(not stride or of_map <= stride for of_map in strides)
         self.strides, self.channels = strides[:count], net.feature_info.channels()[:count]
@@ -165,8 +166,8 @@ class TimmBackbone(Backbone):
                     changed += 1
         if self.norm == "frozen" and not changed:
             raise RecipeError(
-                f"--model.norm frozen: timm/{self.name} has no BatchNorm whose statistics could be fixed. "
-                "Use --model.norm batch; its own norms stay as they are."
+                f"--model.norm frozen: timm/{self.name} has no BatchNorm with fixed statistics. Use --model.norm batch, "
+                "which keeps its norms unchanged."
             )
         if self.norm == "frozen":
             _fold(net)
@@ -182,8 +183,8 @@ class TimmBackbone(Backbone):
                 del parent[-1]
         if left := [name for name, tensor in net.named_parameters() if id(tensor) in unused]:
             raise RecipeError(
-                f"--model.backbone timm/{self.name}: {len(left)} of its tensors ({left[0]}, ...) reach no map that this network uses. "
-                "Choose another one."
+                f"--model.backbone timm/{self.name}: {len(left)} of its tensors ({left[0]}, ...) do not affect a feature "
+                "map that this network uses. Choose another backbone."
             )
 
     def _unused(self, net: nn.Module) -> dict[int, Tensor]:
@@ -194,21 +195,20 @@ class TimmBackbone(Backbone):
                 every = net(torch.zeros(1, 3, *PROBE))
                 maps = every[self.maps]
             except (RuntimeError, AssertionError, ValueError) as problem:
-                raise RecipeError(
-                    f"--model.backbone timm/{self.name}: does not take images of any size: {problem}"
-                ) from None
+                raise RecipeError(f"--model.backbone timm/{self.name}: must accept images of any size: {problem}") from None
             forms = [(1, count, *(-(-side // by) for side in PROBE)) for count, by in zip(self.channels, self.strides)]
             if [tuple(map.shape) for map in maps] != forms[self.maps]:
                 raise RecipeError(
-                    f"--model.backbone timm/{self.name}: its maps are not (B, C, H / stride, W / stride). Choose another one."
+                    f"--model.backbone timm/{self.name}: its feature maps are not (B, C, H / stride, W / stride). Use "
+                    "another."
                 )
             pictures = torch.linspace(-1, 1, 6 * math.prod(PROBE)).view(2, 3, *PROBE)
             with torch.random.fork_rng(devices=[]):
                 same = all(map(torch.equal, trained(pictures), trained(pictures)))
             if not same:
                 raise RecipeError(
-                    f"--model.backbone timm/{self.name}: it draws random numbers in training, which no seed of the recipe decides. "
-                    "Choose another one."
+                    f"--model.backbone timm/{self.name}: uses random numbers in training, which the seed does not control. "
+                    "Choose another backbone."
                 )
             names, self.reached = {id(tensor): name for name, tensor in net.named_parameters()}, {}
             for number, one in enumerate(every):
@@ -225,8 +225,8 @@ class TimmBackbone(Backbone):
         known = (with_act or type(theirs) is nn.BatchNorm2d) and theirs.affine and theirs.track_running_stats
         if not known:
             raise RecipeError(
-                f"--model.backbone timm/{self.name}: its {type(theirs).__name__} has no form whose statistics span --bn-batch-size "
-                "images. Choose another network."
+                f"--model.backbone timm/{self.name}: its {type(theirs).__name__} does not support statistics over "
+                "--bn-batch-size images. Choose another backbone."
             )
         act: Any = theirs.act if with_act else nn.Identity()
         channels, eps = theirs.num_features, theirs.eps
@@ -279,7 +279,7 @@ def build_timm_backbone(name: str, model: BackboneModel, form: BackboneSpec) -> 
     Raises RecipeError where timm is missing or has no such network, and for a form that it cannot have.
     """
     if form.norm == "group":
-        raise RecipeError(f"--model.norm group: timm/{name} keeps the norms that it has. Use --model.norm batch.")
+        raise RecipeError(f"--model.norm group: timm/{name} keeps its norms. Use --model.norm batch.")
     # On the CPU whatever the device of the rest: some of timm's networks compute numbers while they are built, which meta cannot.
     with torch.device("cpu"):
         return TimmBackbone(name, stride=form.stride, finest=form.finest, norm=form.norm, momentum=model.bn_momentum)
@@ -306,8 +306,8 @@ def _timm_with(name: str) -> Any:
     known = timm.list_models()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
-        hint = f"Did you mean {', '.join(near)}?" if near else "`timm.list_models()` names them."
-        raise RecipeError(f"--model.backbone timm/{name}: timm {timm.__version__} has no such network. {hint}")
+        hint = f"Did you mean {', '.join(near)}?" if near else "`timm.list_models()` lists all networks."
+        raise RecipeError(f"--model.backbone timm/{name}: network not found in timm {timm.__version__}. {hint}")
     return timm
 
 
@@ -321,7 +321,7 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
         try:
             net = timm.create_model(name, pretrained=False, **wanted)
         except (RuntimeError, AssertionError, TypeError) as problem:
-            raise RecipeError(f"--model.backbone timm/{name}: timm cannot build it as a trunk: {problem}") from None
+            raise RecipeError(f"--model.backbone timm/{name}: timm cannot build it as a backbone: {problem}") from None
     # Random draws in a step would depend on the process, not on the recipe's seed, and a resumed run would differ.
     for module in net.modules():
         if isinstance(module, DropPath):

@@ -79,7 +79,9 @@ class BatchNorm(nn.BatchNorm2d):
             shared = self.join, self.join_group
             output, statistics = joined_batch_norm(input, self.weight, self.bias, self.eps, *shared)
         elif input.shape[0] % self.groups:
-            raise RecipeError(f"a forward of {input.shape[0]} images cannot be split into {self.groups} BatchNorm groups")
+            raise RecipeError(
+                f"a micro-batch of {input.shape[0]} images is not divisible into {self.groups} BatchNorm groups"
+            )
         else:
             output, statistics = split_batch_norm(input, self.weight, self.bias, self.groups, self.eps)
         self.pending.add_(statistics, alpha=1 / (self.groups * self.forwards))
@@ -120,9 +122,9 @@ def configure_batch_norm(
     if min(groups, join, forwards) < 1:
         raise RecipeError(f"BatchNorm groups={groups}, join={join}, forwards={forwards}: each must be at least 1")
     if groups > 1 and join > 1:
-        raise RecipeError(f"BatchNorm can split a forward ({groups} groups) or join {join} ranks, not both")
+        raise RecipeError(f"BatchNorm can split a micro-batch ({groups} groups) or join {join} ranks, but not both")
     if (join > 1) != (join_group is not None):
-        raise RecipeError(f"joining BatchNorm statistics over {join} ranks needs their process group, and only then")
+        raise RecipeError(f"BatchNorm over {join} ranks: pass a process group if, and only if, ranks are joined")
     for module in list_batch_norms(model):
         module.groups, module.join, module.forwards = groups, join, forwards
         module.join_group = join_group

@@ -37,9 +37,7 @@ class BackboneWithFPN(nn.Module):
         super().__init__()
         wanted = [2**level for level in range(settings.min_fpn_level, 6)]
         if not set(wanted) <= set(backbone.strides):
-            raise RecipeError(
-                f"--model.backbone: this one has maps of stride {backbone.strides}, and the pyramid needs {wanted}."
-            )
+            raise RecipeError(f"--model.backbone: has maps of stride {backbone.strides}, but the FPN requires {wanted}.")
         self.body = backbone
         self.places = [backbone.strides.index(stride) for stride in wanted]
         inputs = [backbone.channels[index] for index in self.places]

@@ -187,8 +187,8 @@ def _fitting(header: Header, name: str, short: int, settings: InstanceInput, sha
     h, w = resized_size(header.height, header.width, short, settings.max_size, settings.parity.side_rounding)
     if h > shape[0] or w > shape[1]:
         raise DataError(
-            f"{name}: {header.width} x {header.height} pixels, which do not fit the {shape[1]} x {shape[0]} input "
-            "chosen for its size when the data was prepared: the file has changed.\nPrepare the data set again."
+            f"{name}: its {header.width} x {header.height} pixels do not fit the prepared input size {shape[1]} x "
+            f"{shape[0]}, because the file has changed.\nPrepare the dataset again."
         )
     return h, w
 

@@ -34,8 +34,8 @@ AT_REST = 0.01
 class MaskRCNNNetwork(NetworkFactory):
     """Builds Mask R-CNNs and Faster R-CNNs."""
 
-    no_compile = "it is not compiled as a whole; each of its input shapes would take minutes"
-    no_exact = "the gradient of torchvision's RoIAlign and RoIPool is added up in any order there"
+    no_compile = "it is not compiled, because each of its input shapes would take minutes"
+    no_exact = "torchvision adds the gradients of RoIAlign and RoIPool in a random order"
 
     def check(self, recipe: InstanceRecipe) -> None:
         check_instances(recipe)
@@ -48,11 +48,9 @@ class MaskRCNNNetwork(NetworkFactory):
         """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
         if recipe.model.parity.post_nms_per == "batch" and plan.loss_forwards * plan.loss_join > 1:
             raise RecipeError(
-                f"--model.parity.post-nms-per batch: the best proposals of {plan.loss_normalizer_images} images are "
-                "kept together, but a "
-                f"forward holds {plan.micro_batch_size} of them. Give forwards room for the group "
-                f"(--system.micro-batch-size {plan.loss_normalizer_images}), or count proposals by image: "
-                "--model.parity.post-nms-per image"
+                f"--model.parity.post-nms-per batch: selects proposals over {plan.loss_normalizer_images} images, but a "
+                f"micro-batch has {plan.micro_batch_size}. Use larger micro-batches (--system.micro-batch-size "
+                f"{plan.loss_normalizer_images}), or select proposals per image: --model.parity.post-nms-per image"
             )
 
     def largest(self, recipe: InstanceRecipe) -> tuple[int, int]:
@@ -145,7 +143,7 @@ class MaskRCNNReporting(Reporting):
 
 
 MASK_RCNN = WorkloadSpec(
-    about="Mask R-CNN: objects by their boxes and masks",
+    about="Mask R-CNN: instance segmentation",
     start="maskrcnn-demo",
     layout=f"{SSD.layout}, with polygons or run lengths",
     kind="boxes",

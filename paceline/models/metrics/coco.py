@@ -95,7 +95,7 @@ def select_images(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
     numbers = np.asarray(numbers, np.int64)
     images = len(truth.image_ids)
     if len(numbers) and (numbers.min() < 0 or numbers.max() >= images or len(np.unique(numbers)) < len(numbers)):
-        raise ValueError(f"image numbers must be in 0..{images - 1}, each once")
+        raise ValueError(f"image numbers must be from 0 to {images - 1}, without duplicates")
     rows = gather_rows(truth.starts, numbers)
     return GroundTruth(
         image_ids=truth.image_ids[numbers],
@@ -156,10 +156,10 @@ def check_detections(truth: GroundTruth, detections: Detections) -> None:
     ):
         wrong = (values < first) | (values > last)
         if wrong.any():
-            raise ValueError(f"{wrong.sum()} detections name a {what} outside {first}..{last}: {values[wrong][0]}")
+            raise ValueError(f"{wrong.sum()} detections have a {what} outside {first}..{last}: {values[wrong][0]}")
     finite = np.isfinite(detections.scores) & np.isfinite(detections.boxes).all(axis=1)
     if not finite.all():
-        raise ValueError(f"{(~finite).sum()} of {len(finite)} detections have a box or a score that is not finite")
+        raise ValueError(f"{(~finite).sum()} of {len(finite)} detections have a box or score that is not finite")
 
 
 def rank_image_ids(truth: GroundTruth) -> np.ndarray:
@@ -265,7 +265,7 @@ def score_masks(truth: GroundTruth, wanted: RLE, detections: Detections, rles: R
     check_detections(truth, detections)
     if len(wanted) != len(truth.classes) or len(rles) != len(detections.scores):
         raise ValueError(
-            f"{len(wanted)} masks of {len(truth.classes)} objects, {len(rles)} of {len(detections.scores)} detections"
+            f"{len(wanted)} masks for {len(truth.classes)} objects, {len(rles)} for {len(detections.scores)} detections"
         )
     scorer = StreamingEval([{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)], "segm")
     positions = rank_image_ids(truth)

@@ -58,13 +58,12 @@ def _refuse_less_than_one(truth: GroundTruth, keep: np.ndarray, masks: RLE | Non
     what = "boxes" if masks is None else "masks"
     for k in _wrong_classes(chosen, masks):
         score = _scored(chosen, masks).per_class[k - 1]
-        scored = f"scores AP {score.ap:.4f}" if score.ap >= 0 else "is not scored at all"
+        scored = f"AP {score.ap:.4f}" if score.ap >= 0 else "no AP"
         image = _first_wrong_image(chosen, masks, k)
         raise DataError(
-            f"class {names[k - 1] if names else k}: its {score.objects:,} annotated {what}, scored as detections, "
-            f"must score AP 1.0000, and it {scored}.\n"
-            f"First wrong image: id {chosen.image_ids[image]}, {_worst_object(chosen, image, k)}. Correct its annotation, "
-            "then prepare the data set again."
+            f"class {names[k - 1] if names else k}: inconsistent annotations. Scoring its {score.objects:,} {what} against "
+            f"themselves gives {scored} instead of AP 1.0000.\nFirst affected image: id {chosen.image_ids[image]}, "
+            f"{_worst_object(chosen, image, k)}. Correct its annotation, then prepare the dataset again."
         )
 
 
@@ -74,20 +73,18 @@ def _check_arrays(truth: GroundTruth) -> None:
     lengths = {len(truth.boxes), len(truth.crowd), len(truth.areas), objects}
     tiled = len(starts) == len(truth.image_ids) + 1 and starts[0] == 0 and starts[-1] == objects
     if len(lengths) > 1 or not tiled or (np.diff(starts) < 0).any():
-        raise DataError(
-            "the index contradicts itself: its objects do not add up to those of its images. Prepare the data set again."
-        )
+        raise DataError("the index is inconsistent: the objects of its images do not add up. Prepare the dataset again.")
     wrong = np.flatnonzero((truth.classes < 1) | (truth.classes > truth.num_classes))
     if len(wrong):
         image = int(np.searchsorted(starts, wrong[0], side="right")) - 1
         raise DataError(
-            f"image id {truth.image_ids[image]}: an object of class {truth.classes[wrong[0]]}, where classes are 1 to "
-            f"{truth.num_classes}. Prepare the data set again."
+            f"image id {truth.image_ids[image]}: an object has class {truth.classes[wrong[0]]}, but classes are from 1 to "
+            f"{truth.num_classes}. Prepare the dataset again."
         )
     ids, counts = np.unique(truth.image_ids, return_counts=True)
     if (counts > 1).any():
         raise DataError(
-            f"image id {ids[counts > 1][0]} names {counts.max()} images. Give each its own id, then prepare again."
+            f"image id {ids[counts > 1][0]} is used for {counts.max()} images. Use unique ids, then prepare again."
         )
 
 
@@ -152,4 +149,4 @@ def _worst_object(truth: GroundTruth, image: int, k: int) -> str:
     rows = rows[truth.classes[rows] == k]
     row = rows[np.argmax(np.abs(truth.boxes[rows]).max(axis=1))]
     box = ", ".join(f"{value:g}" for value in truth.boxes[row])
-    return f"box [{box}] of area {truth.areas[row]:g} in {truth.widths[image]} x {truth.heights[image]} pixels"
+    return f"box [{box}] with area {truth.areas[row]:g} in {truth.widths[image]} x {truth.heights[image]} pixels"

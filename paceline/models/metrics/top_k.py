@@ -101,5 +101,6 @@ def check_every_image_once(scored: np.ndarray, expected: np.ndarray) -> None:
     missing = len(np.setdiff1d(expected, scored))
     twice = len(scored) - len(np.unique(scored))
     raise RuntimeError(
-        f"the evaluation scored {len(scored)} images where the manifest has {len(expected)}: {missing} missing, {twice} twice"
+        f"the evaluation scored {len(scored)} images, but the manifest has {len(expected)}: {missing} are missing, and "
+        f"{twice} are duplicates"
     )

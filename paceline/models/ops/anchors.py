@@ -50,7 +50,7 @@ def default_boxes(size: int, grids: Sequence[int], scales: Sequence[float], *, o
     return  (A, 4) float32 cxcywh, fractions of the input, each number clipped to [0, 1]: so a corner may lie outside
     """
     if len(scales) != len(grids) + 1:
-        raise ValueError(f"{len(grids)} levels of default boxes need {len(grids) + 1} scales, got {len(scales)}")
+        raise ValueError(f"{len(grids)} levels of default boxes require {len(grids) + 1} scales, got {len(scales)}")
     return _in_float64(size, grids, scales, order).float().clamp_(min=0.0, max=1.0)
 
 
@@ -163,7 +163,7 @@ def make_pyramid_anchors(
     return   of each level (h * w * n, 4) float32 ltrb; order row, column, ratio. Not clipped to the input
     """
     if len(sizes) != len(grids):
-        raise ValueError(f"{len(grids)} pyramid levels need {len(grids)} anchor sizes, got {len(sizes)}")
+        raise ValueError(f"{len(grids)} FPN levels require {len(grids)} anchor sizes, got {len(sizes)}")
     levels = []
     for level, ((rows, columns), size) in enumerate(zip(grids, sizes)):
         stride = (height // grids[0][0]) * 2**level

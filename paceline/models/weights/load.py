@@ -45,9 +45,9 @@ class WeightReport:
         count = len(self.used)
         lines = [f"weights {self.path}: {count} tensors used, {len(self.converted)} of them converted"]
         for what, names in (
-            ("new in this model, first weights kept", self.reinitialised),
-            ("missing in the file, first values kept", [name for name in self.missing if not is_counter(name)]),
-            ("in the file only, skipped", self.unexpected),
+            ("new in this model, initial weights kept", self.reinitialised),
+            ("missing in the file, initial values kept", [name for name in self.missing if not is_counter(name)]),
+            ("only in the file, skipped", self.unexpected),
             ("converted to this model's shape", self.converted),
         ):
             if names:
@@ -162,22 +162,21 @@ def copy_tensors(
             for what, names in (("missing in the file", vital), ("unknown to this model", strange))
             if names
         ),
-        *(f"{name} is {tuple(saved[name].shape)}, this model's is {tuple(own[name].shape)}" for name in wrong[:3]),
+        *(f"{name} has shape {tuple(saved[name].shape)}, but {tuple(own[name].shape)} in this model" for name in wrong[:3]),
     ]
     # Head tensors in a backbone file are ignored.
     wanted = [name for name in own if name not in fresh and not name.startswith(allow_missing)]
     if problems or not used or 2 * len(used) < len(wanted):
         raise CheckpointError(
-            f"{path}: weights of another model: {len(used)} of this model's {len(own)} tensors fit; "
+            f"{path}: weights of another model: only {len(used)} of the {len(own)} tensors of this model match; "
             + "; ".join(problems)
-            + ". Choose the network that the file was made for: --model.backbone, --model.depth, --model.width, --model.stem; "
-            "`paceline weights inspect FILE` tells."
+            + ". Choose the network of the file with --model.backbone, --model.depth, --model.width, and --model.stem. "
+            "To see its settings, run `paceline weights inspect FILE`."
         )
     if wild := find_non_finite({name: saved[name] for name in used}):
         raise CheckpointError(
-            f"{path}: {wild[0]} holds values that are no finite numbers"
-            f"{f' (so do {len(wild) - 1:,} others)' if wild[1:] else ''}: damaged, or "
-            "saved from a training that had failed."
+            f"{path}: {wild[0]} has values that are not finite{f' (and {len(wild) - 1:,} others)' if wild[1:] else ''}. "
+            "The file is damaged, or from a failed training run."
         )
     with torch.no_grad():
         for name in used:

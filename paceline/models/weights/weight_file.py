@@ -33,8 +33,8 @@ DEEP_STEMS = {f"{body}conv1.0.weight" for body in ("", "trunk.", "backbone.body.
 # Files of tensors in a run's checkpoint; and what one lacks that was taken out of its run.
 OF_A_RUN = ("model.safetensors", "average.safetensors")
 ALONE = (
-    "no run.json says whose it is: names of its classes, --model.bn-eps, --model.stride-in and --model.padding are not known; a "
-    "run's checkpoint has them in its run's folder, or as  paceline weights convert "
+    "run.json not found, so its class names, --model.bn-eps, --model.stride-in, and --model.padding are unknown. Use "
+    "the checkpoint in its run folder, or convert it:  paceline weights convert "
     "RUN/checkpoints/best/model.safetensors --format paceline"
 )
 
@@ -58,14 +58,14 @@ class WeightFile:
         if isinstance(getattr(backbone, "conv1", None), nn.Conv2d) and DEEP_STEMS & self.ours.tensors.keys():
             depth = resnet_fields(self.ours.tensors).get("depth", 50)
             raise CheckpointError(
-                f"{self.path}: a ResNet with a stem of three convolutions, and this network's has one. "
-                f"timm's have it: choose --model.backbone timm/resnet{depth}d, or the timm/NAME that the file is of."
+                f"{self.path}: a ResNet with a stem of three convolutions, but this network has one. Use --model.backbone "
+                f"timm/resnet{depth}d, or the timm/NAME of the file."
             )
         for field, value in self.ours.needs.items():
             if backbone.built.get(field) != value:
                 raise CheckpointError(
-                    f"{self.path}: made for a network where {NEEDS[field][value]}; this one would give other outputs. "
-                    f"Choose it with --model.{field.replace('_', '-')} {value}."
+                    f"{self.path}: requires a network in which {NEEDS[field][value]}, otherwise the outputs differ. Add "
+                    f"--model.{field.replace('_', '-')} {value}."
                 )
 
     def notes_for(self, backbone: Backbone) -> list[str]:
@@ -73,7 +73,7 @@ class WeightFile:
         notes = [*self.ours.notes, *self.others]
         eps = next((module.eps for module in backbone.modules() if isinstance(getattr(module, "eps", None), float)), None)
         if self.eps is not None and eps is not None and self.eps != eps:
-            notes.append(f"trained with --model.bn-eps {self.eps:g}, and this network has {eps:g}: its outputs are others")
+            notes.append(f"trained with --model.bn-eps {self.eps:g}, but this network has {eps:g}, so its outputs differ")
         return notes
 
 
@@ -95,20 +95,16 @@ def open_weights(path: Path, *, pickles: bool = False, colors: str = "", key: st
         except UnknownColorOrder as problem:
             if not colors:
                 ways = "\n  ".join(conversion_command(path, order) for order in KNOWN_COLOURS)
-                raise CheckpointError(
-                    f"{path}: {problem}. Write it anew with the one that it was trained with:\n  {ways}"
-                ) from None
+                raise CheckpointError(f"{path}: {problem}. Convert it with the order of its training:\n  {ways}") from None
             ours = form.read(tensors, {**facts, COLOURS: colors})
         else:
             if colors:
-                raise CheckpointError(
-                    f"{path}: it says itself what its pixels are, or no order matters; leave --color-order out."
-                )
+                raise CheckpointError(f"{path}: its color order is known, or does not matter. Remove --color-order.")
     except WeightFormatError as problem:
         raise CheckpointError(f"{path}: {problem}.") from None
     except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
         reason = abbreviate(str(problem), 200)
-        raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
+        raise CheckpointError(f"{path}: weights of {form.about} with an invalid array ({reason}).") from None
     run = read_run_facts(path)
     needs, eps = _of_network(run)
     ours = replace(ours, needs={**ours.needs, **needs})
@@ -118,7 +114,7 @@ def open_weights(path: Path, *, pickles: bool = False, colors: str = "", key: st
         ours = replace(ours, notes=(*ours.notes, ALONE))
     classes = written or tuple((name,) for name in ours.classes)
     others = (
-        (f"the file also has {other}, which was not read; to read it:  {conversion_command(path, key=other)}",)
+        (f"the file also has {other}, which was not read. To read it, run  {conversion_command(path, key=other)}",)
         if other
         else ()
     )

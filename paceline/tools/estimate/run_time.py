@@ -123,7 +123,7 @@ def published_row_speed(result: PublishedResult, *, exactly: bool = False) -> Ra
 
     exactly  the row is of the very plan: recipe, system, nodes and cut
     """
-    what = "published for this configuration" if exactly else "one published configuration"
+    what = "published for exactly this configuration" if exactly else "one published configuration"
     return RankSpeed(result.rate, 0.0, f"{what}, {result.source}", nodes=result.nodes, others=True)
 
 
@@ -230,7 +230,7 @@ def predicted_minutes(
     return Walltime(
         minutes,
         f"walltime {minutes} min: {plan.stop_after:,} steps of {1e3 * expected.step_seconds:.3g} ms and the evaluations need about "
-        f"{expected.minutes:.3g} min (estimate from {expected.basis}), plus a margin of {100 * margin:.0f}% and {START_MINUTES:g} min "
+        f"{expected.minutes:.3g} min (estimate: {expected.basis}), plus a margin of {100 * margin:.0f}% and {START_MINUTES:g} min "
         "for the start",
     )
 

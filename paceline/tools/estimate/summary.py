@@ -201,7 +201,7 @@ def _lines(told: Estimate, plan: BatchPlan, speed: RankSpeed, facts: Mapping[str
     return [
         ("estimate", [f"step {_ms(told.step_seconds)}: {computing}{between}"]),
         ("", [f"{_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} per rank", *ends]),
-        ("", [f"from {told.basis}{owner}; {known}"]),
+        ("", [f"basis: {told.basis}{owner}; {known}"]),
     ]
 
 

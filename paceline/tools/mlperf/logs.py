@@ -126,7 +126,7 @@ def get_benchmark(path: Path, lines: Sequence[MLLogLine]) -> str:
     """Which benchmark a log is of. Raises DataError where it does not say."""
     benchmark = get_value(lines, "submission_benchmark")
     if not isinstance(benchmark, str) or not benchmark.isidentifier():
-        raise DataError(f"{path}: the log has no valid submission_benchmark, which selects the rules.")
+        raise DataError(f"{path}: the log has no benchmark name (submission_benchmark), which selects the rules.")
     return benchmark
 
 

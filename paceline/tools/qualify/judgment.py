@@ -263,7 +263,7 @@ def _input(ranks: Sequence[Facts], rows: Sequence[QualifyCheck], *, crowded: boo
             starved = fed < MIN["fed"] * min(step, fast) or fast < step
         if starved:
             rates = f"{format_number(step)} images/s without input, {format_number(fed)} images/s with input"
-            yield f"{name}: the steps wait for images ({rates}). Run paceline bench input, and see docs/how-to/speed-up-data-loading.md"
+            yield f"{name}: the steps wait for images ({rates}). Run `paceline bench input`: docs/how-to/speed-up-data-loading.md"
 
 
 def format_number(value: float) -> str:

@@ -59,7 +59,7 @@ FACTS = {
     "a number format that is none": ({"system.precision": "fp1"}, "system.precision"),
     "no recipe": (lambda card: card.pop("recipe"), "invalid metadata: recipe is missing"),
     "no classes": (lambda card: card.pop("classes"), "invalid metadata: classes is missing"),
-    "a task that is none": ({"recipe.task": "chess"}, "its task 'chess' is not one of ours"),
+    "a task that is none": ({"recipe.task": "chess"}, "its task 'chess' is not a task"),
 }
 
 
@@ -100,12 +100,12 @@ def cut_in_the_tensors(file: Path) -> None:
 
 
 DAMAGES = {
-    "a card that is no JSON": (lambda file: with_text(file, "{"), "damaged"),
-    "a card that is nested without end": (deep_card, "damaged"),
-    "a header that is nested without end": (deep_header, "damaged, cut off, or no weight file"),
-    "a header of 100 MB": (huge_header, f"{MAX_HEADER:,}"),
-    "a file that is cut in its header": (cut_in_the_header, "damaged, cut off, or no weight file"),
-    "a file that is cut in its tensors": (cut_in_the_tensors, "damaged, cut off, or no weight file"),
+    "a card that is no JSON": (lambda file: with_text(file, "{"), "metadata ... damaged"),
+    "a card that is nested without end": (deep_card, "metadata ... damaged"),
+    "a header that is nested without end": (deep_header, "damaged, truncated, or not a weight file"),
+    "a header of 100 MB": (huge_header, f"at most {MAX_HEADER:,}"),
+    "a file that is cut in its header": (cut_in_the_header, "damaged, truncated, or not a weight file"),
+    "a file that is cut in its tensors": (cut_in_the_tensors, "damaged, truncated, or not a weight file"),
 }
 
 
@@ -129,7 +129,7 @@ def test_a_workload_of_its_own_is_named_and_not_run(file, ssd_run, tmp_path, cap
     Path("evil.py").write_text("open('PWNED', 'w')\n")
     with_facts(file, {"recipe.task": "./evil.py:EVIL"})
     for verb in (["predict", file, ssd_run.data], ["eval", file, "--data", ssd_run.data], ["plan", file]):
-        refused(command(capsys, *verb), "unasked", "--task-file ./evil.py:EVIL")
+        refused(command(capsys, *verb), "by default", "--task-file ./evil.py:EVIL")
     command(capsys, "weights", "inspect", file)
     assert not Path("PWNED").exists()
 

@@ -61,7 +61,7 @@ def test_what_is_no_photo_costs_a_form_one_line_and_a_single_photo_its_answer(se
     form = service.form(("note.txt", b"no photo"), (photos[0].name, photos[0].read_bytes())).json
     assert [one["file"] for one in form["images"]] == [photos[0].name]
     assert form["skipped"][0]["file"] == "note.txt" and check_text(form["skipped"][0]["reason"], "image format")
-    service.ask("/predict", b"no photo").refused(422, "photo", "image format ... b'no photo'")
+    service.ask("/predict", b"no photo").refused(422, "photo", "b'no photo' ... image format")
     none = service.form(("a.jpg", b"no photo"), ("b.jpg", photos[0].read_bytes()[:200]))
     none.refused(422, "None of")
     assert [one["file"] for one in none.json["skipped"]] == ["a.jpg", "b.jpg"]

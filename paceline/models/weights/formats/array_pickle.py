@@ -65,7 +65,7 @@ def read_pickled_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, st
         }
         loaded = loaded[inner]
     if not isinstance(loaded, dict) or not loaded:
-        raise CheckpointError(f"{path}: expected a pickled dict of arrays, found {type(loaded).__name__}")
+        raise CheckpointError(f"{path}: expected a pickled dict of arrays, got {type(loaded).__name__}")
     arrays: dict[str, np.ndarray] = {}
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable() or not isinstance(value, _Array) or value.array is None:
@@ -102,7 +102,7 @@ class _Type:
 
     def __init__(self, text: str) -> None:
         if text.lstrip("<>|=") not in PLAIN_TYPES:
-            raise pickle.UnpicklingError(f"arrays of type {abbreviate(text)} are not taken")
+            raise pickle.UnpicklingError(f"arrays of type {abbreviate(text)} are not supported")
         self.text = text
 
     def __setstate__(self, state: Any) -> None:
@@ -178,7 +178,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         # A text that is written once may be asked for any number of times.
         self.encoded += len(text)
         if self.encoded > MAX_BYTES:
-            raise pickle.UnpicklingError("its arrays are larger than the file may be")
+            raise pickle.UnpicklingError("its arrays are larger than the file can be")
         if encoding != "latin1" or not isinstance(text, str):
             raise pickle.UnpicklingError(f"encoding {abbreviate(encoding)}")
         return text.encode("latin1")
@@ -188,10 +188,10 @@ class _ArrayUnpickler(pickle.Unpickler):
             return _Call(self._encode)
         if (module_name, global_name) not in ALLOWED:
             raise CheckpointError(
-                f"{self.path}: refused, because loading it would run {module_name}.{global_name}; "
-                "a weight pickle may hold numpy arrays and nothing else. Convert it to safetensors where you trust it."
+                f"{self.path}: not loaded, because it would run {module_name}.{global_name}. A pickle of weights must have "
+                "only NumPy arrays. If you trust it, convert it to safetensors."
             )
         return ALLOWED[module_name, global_name]
 
     def persistent_load(self, pid: Any) -> Any:
-        raise CheckpointError(f"{self.path}: refused, it refers to objects outside the file")
+        raise CheckpointError(f"{self.path}: not loaded, because it refers to objects outside the file")

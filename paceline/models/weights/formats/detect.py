@@ -61,16 +61,16 @@ VALUES = (
 )
 # What is brought instead of weights, by how it begins (in lower case): what it is, and what to do.
 OTHERS = {
-    b"<!doctype html": "a web page; bring the file that it links to",
-    b"<html": "a web page; bring the file that it links to",
-    b"version https://git-lfs": "a pointer of Git LFS; fetch the file that it stands for with `git lfs pull`",
-    b"\x89hdf": "an HDF5 file (Keras); save the weights as a TensorFlow checkpoint or as .safetensors",
+    b"<!doctype html": "a web page. Download the file that it links to",
+    b"<html": "a web page. Download the file that it links to",
+    b"version https://git-lfs": "a Git LFS pointer. Download its file with `git lfs pull`",
+    b"\x89hdf": "an HDF5 file (Keras). Save the weights as a TensorFlow checkpoint or as .safetensors",
 }
-ONNX = "an ONNX graph, whose weights have lost their names; bring the state dict that it was exported from"
+ONNX = "an ONNX graph, which does not keep the names of the weights. Use the state dict that it was exported from"
 OPENING_BYTES = 64
 
 PICKLED = "pickled arrays"
-DAMAGED = "damaged, cut off, or no weight file; bring it again"
+DAMAGED = "damaged, truncated, or not a weight file. Download it again"
 
 Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and what stands beside them
 
@@ -92,7 +92,7 @@ def read_contents(path: Path, *, pickles: bool = False, key: str = "") -> tuple[
     """
     kind = detect_format(path, pickles=pickles)
     if key and kind is not KINDS[-1]:
-        raise CheckpointError(f"{path}: --key {key}: only a file of torch.save has several dicts of tensors.")
+        raise CheckpointError(f"{path}: --key {key}: only a file of torch.save can have multiple dicts of tensors.")
     return kind.name, _torch(path, key) if key else kind.read(path)
 
 
@@ -104,22 +104,20 @@ def detect_format(path: Path, *, pickles: bool = False) -> WeightFileType:
     """
     if len(several := find_indexes(path)) > 1:
         names = ", ".join(index.name for index in several[:MAX_NAMED]) + (", ..." if several[MAX_NAMED:] else "")
-        raise CheckpointError(f"{path}: holds {len(several)} TensorFlow checkpoints: name one of them ({names})")
+        raise CheckpointError(f"{path}: has {len(several)} TensorFlow checkpoints. Choose one of them ({names})")
     if not path.is_dir() and find_index(path) is None:  # a named pipe would keep whoever looks into it waiting
         try:
             size = require_plain(path)
         except FileNotFoundError:
             hint = suggest_name(str(path), PUBLISHED)
-            raise CheckpointError(f"{path}: no such weight file{f'. {hint}' if hint else ''}") from None
+            raise CheckpointError(f"{path}: weight file not found{f'. {hint}' if hint else ''}") from None
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
         if size > MAX_BYTES:
-            raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for these models' weights")
+            raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for the weights of these models")
     kind = next(kind for kind in KINDS if kind.matches(path))
     if kind.name == PICKLED and not pickles:
-        raise CheckpointError(
-            f"{path}: pickled arrays are read by one verb alone. Name the file that it writes:  {conversion_command(path)}"
-        )
+        raise CheckpointError(f"{path}: pickled arrays must be converted. Pass the output of  {conversion_command(path)}")
     return kind
 
 
@@ -140,7 +138,7 @@ def read_safetensors(path: Path) -> Contents:
     _refuse_others(path)
     try:
         if MAX_HEADER < (length := header_bytes(path)) < path.stat().st_size:
-            raise CheckpointError(f"{path}: its header has {length:,} bytes, more than the {MAX_HEADER:,} that are read.")
+            raise CheckpointError(f"{path}: its header has {length:,} bytes; at most {MAX_HEADER:,} are supported.")
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             return tensors, dict(file.metadata() or {})
@@ -158,25 +156,21 @@ def _torch(path: Path, key: str = "") -> Contents:
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL ([\w.]{1,200})", str(error)):
             raise CheckpointError(
-                f"{path}: holds objects of {named[1]} (a whole network, as torch.save(model) writes it?), and nothing but "
-                "tensors is ever unpickled. Where you trust it, load it yourself and save its state_dict() as .safetensors."
+                f"{path}: has objects of {named[1]} (probably a whole network saved by torch.save(model)), but only "
+                "tensors are loaded. If you trust it, load it yourself, and save its state_dict() as .safetensors."
             ) from None
         raise CheckpointError(
-            f"{path}: damaged, or it holds more than tensors, and nothing else is ever unpickled. "
-            "Where you trust it, load it yourself and save its state dict as .safetensors; "
-            "a pickled dict of numpy arrays must be named .pickle or .pkl, for paceline weights convert."
+            f"{path}: damaged, or has objects other than tensors, which are never loaded. If you trust it, load it "
+            "yourself, and save its state dict as .safetensors. If it is a pickled dict of NumPy arrays, rename it to "
+            ".pickle or .pkl, and run `paceline weights convert`."
         ) from None
     except Exception as error:  # whatever a stranger's bytes make torch raise
         if "TorchScript" in str(error):
-            raise CheckpointError(
-                f"{path}: a TorchScript program, and only weights are read: save its state_dict() as .safetensors"
-            ) from None
+            raise CheckpointError(f"{path}: a TorchScript program. Save its state_dict() as .safetensors") from None
         raise CheckpointError(f"{path}: {DAMAGED}") from None
     dicts = [name for name in loaded if isinstance(loaded[name], Mapping)] if isinstance(loaded, Mapping) else []
     if key and key not in dicts:
-        raise CheckpointError(
-            f"{path}: --key {key}: no such dict of tensors; it has {abbreviate(join_names(map(str, dicts)))}."
-        )
+        raise CheckpointError(f"{path}: --key {key}: not found; the file has {abbreviate(join_names(map(str, dicts)))}.")
     averages = [name for name in AVERAGES if name in dicts]
     usual = [] if {*WRAPPERS} & {*dicts} else averages[:1]
     facts: dict[str, Any] = {NOT_READ: averages[0]} if averages and not (key or usual) else {}
@@ -197,7 +191,7 @@ def _refuse_others(path: Path) -> None:
     # A graph begins with its version and its maker.
     graph = path.suffix.lower() == ".onnx" or (opening[:1] == b"\x08" and opening[2:3] == b"\x12")
     if what := next(known, ONNX if graph else ""):
-        raise CheckpointError(f"{path}: no weight file but {what}.")
+        raise CheckpointError(f"{path}: not a weight file, but {what}.")
 
 
 def _pickle(path: Path) -> Contents:
@@ -243,9 +237,9 @@ def _tensors(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Tensor]:
             {name: torch.tensor(array.astype(array.dtype.newbyteorder("="))) for name, array in arrays.items()}, path
         )
     except TypeError as error:
-        raise CheckpointError(f"{path}: holds an array that is not of numbers: {error}") from None
+        raise CheckpointError(f"{path}: has an array without numbers: {error}") from None
     except (ValueError, RuntimeError, IndexError) as error:
-        raise CheckpointError(f"{path}: holds an array of no use as weights: {abbreviate(str(error))}") from None
+        raise CheckpointError(f"{path}: has an array that cannot be used as weights: {abbreviate(str(error))}") from None
 
 
 def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
@@ -255,16 +249,12 @@ def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
         keys = f" with {abbreviate(join_names(map(str, loaded)), 200)}" if isinstance(loaded, Mapping) and loaded else ""
         named = [name for name in loaded if isinstance(loaded[name], Mapping)] if keys else []
         hint = f". To read {abbreviate(named[0])}:  {conversion_command(path, key=str(named[0]))}" if named else ""
-        raise CheckpointError(
-            f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}{keys}{hint}"
-        )
+        raise CheckpointError(f"{path}: expected a dict of tensors (a state dict), got {type(loaded).__name__}{keys}{hint}")
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable():
-            raise CheckpointError(
-                f"{path}: {abbreviate(repr(name) if isinstance(name, str) else name)} is no name of a tensor"
-            )
+            raise CheckpointError(f"{path}: invalid name {abbreviate(repr(name) if isinstance(name, str) else name)}")
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
-            raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
+            raise CheckpointError(f"{path}: {name} is not a plain tensor of numbers ({value.layout}, {value.dtype})")
     # A tensor may say that it repeats the same few bytes without end.
     if sum(value.numel() * value.element_size() for value in loaded.values()) > MAX_BYTES:
         raise CheckpointError(f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models")
@@ -303,14 +293,14 @@ def check_archive_size(path: Path, most: int, damaged: str) -> None:
             for member in members:
                 _check_extra(member.extra)
             if len({member.filename for member in members}) != len(members):
-                raise ValueError("a name twice")
+                raise ValueError("a duplicate name")
         except Exception:  # whatever a stranger's bytes make zipfile raise
             raise CheckpointError(f"{path}: {damaged}") from None
     unpacked = sum(max(member.file_size, member.compress_size) for member in members)
     if unpacked > min(most, MAX_UNPACKED * size):
         raise CheckpointError(
-            f"{path}: its {size / 2**20:,.1f} MiB would unpack to {unpacked / 2**20:,.1f} MiB, which weights do not; "
-            "it is not opened"
+            f"{path}: its {size / 2**20:,.1f} MiB would unpack to {unpacked / 2**20:,.1f} MiB, which is not plausible "
+            "for weights. The file is not loaded"
         )
 
 
@@ -329,7 +319,7 @@ def _check_end(file: BinaryIO, size: int) -> None:
             raise ValueError("two ends")
         length, offset = struct.unpack("<2Q", end64[40:])
     if offset + length != begins:
-        raise ValueError("something between the directory and its end")
+        raise ValueError("extra bytes between the directory and its end")
 
 
 def _at(file: BinaryIO, index: int, count: int) -> bytes:
@@ -345,4 +335,4 @@ def _check_extra(extra: bytes) -> None:
         seen += number == ZIP64_FIELD
         extra = extra[4 + length :]
     if seen > 1:
-        raise ValueError("sizes twice")
+        raise ValueError("duplicate sizes")

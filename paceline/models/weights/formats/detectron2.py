@@ -103,7 +103,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> PacelineWeights:
     if is_caffe2(saved):
         return _from_caffe2(saved)
     if any(name.startswith("roi_heads.res5.") for name in saved):
-        raise WeightFormatError("a C4 network (its fifth stage is the box head), and ours stands on a pyramid")
+        raise WeightFormatError("a C4 network, whose fifth stage is the box head. Only networks with an FPN are supported")
     state, left_out, converted = {}, [], []
     for name, tensor in saved.items():
         if NO_WEIGHTS.fullmatch(name):
@@ -116,7 +116,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> PacelineWeights:
         state[body + _counted(ours, -1)] = tensor
     if convs := _box_convs(state):
         if f"{BOX_HEAD}.fc7.weight" in state:
-            raise WeightFormatError("its box head has two fully connected layers behind its convolutions, and ours one")
+            raise WeightFormatError("its box head has two linear layers after its convolutions; only one is supported")
         _rename(state, f"{BOX_HEAD}.fc6", f"{BOX_HEAD}.{convs + 1}")
     if f"{SCORES}.weight" in state:
         converted += _move_background(state, first=True)
@@ -126,16 +126,14 @@ def from_detectron2(saved: Tensors, facts: Facts) -> PacelineWeights:
         notes += pixels.notes
         if pixels.bgr or any(abs(theirs / ours - 1) > 1e-3 for theirs, ours in zip(pixels.std, OUR_STD, strict=True)):
             if state[stem].dim() != 4 or state[stem].shape[1] != 3:
-                raise WeightFormatError(f"its stem is {tuple(state[stem].shape)}, and pixels have three channels")
+                raise WeightFormatError(f"its stem has shape {tuple(state[stem].shape)}, but must have three channels")
             state[stem] = from_pixels(state[stem].float(), pixels.std, bgr=pixels.bgr)
             converted.append(stem)
         bottleneck = any(name.endswith("layer1.0.conv3.weight") for name in state)
         if facts.get(STRIDE) == "1x1" or (pixels.msra and bottleneck):
             needs["stride_in"] = "1x1"
     if f"{SCORES}.weight" in state:
-        notes.append(
-            "detectron2 pools with --model.roi.aligned and has --model.parity.anchor-rounding exact: set them for its own outputs"
-        )
+        notes.append("for the outputs of detectron2, set --model.roi.aligned and --model.parity.anchor-rounding exact")
     return PacelineWeights(
         state, tuple(converted), needs, published_class_names(count_class_rows(state)), tuple(notes), tuple(left_out)
     )
@@ -144,7 +142,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> PacelineWeights:
 def to_detectron2(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
     """-> tensors, what stands beside them in the file, and what its user must know. Raises WeightFormatError for an SSD."""
     if ours.needs.get("padding"):
-        raise WeightFormatError(f"detectron2 has no such network: {NEEDS['padding']['end']}")
+        raise WeightFormatError(f"detectron2 does not support this network: {NEEDS['padding']['end']}")
     state, theirs = dict(ours.tensors), {}
     whole = any(name.startswith(BODY) for name in state)
     if f"{SCORES}.weight" in state:
@@ -162,11 +160,11 @@ def to_detectron2(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, o
         elif body:
             result = BOTTOM_UP + result
         if result is None:
-            raise WeightFormatError(f"detectron2 has no network with {name}")
+            raise WeightFormatError(f"detectron2 does not support a network with {name}")
         theirs[result] = tensor
     notes = (f"set in detectron2: {', '.join(_settings(ours))}",)
     if f"{SCORES}.weight" in state:
-        notes += ("where they were trained with --model.roi.aligned, each POOLER_TYPE is ROIAlignV2",)
+        notes += ("if the weights were trained with --model.roi.aligned, set each POOLER_TYPE to ROIAlignV2",)
     return theirs, {"__author__": TORCHVISION, "matching_heuristics": True, **ours.needs}, notes
 
 
@@ -218,7 +216,7 @@ def _from_caffe2(saved: Tensors) -> PacelineWeights:
             state[norm + "running_var"] = torch.full_like(tensor, 1 - EPS)
     unknown = [name for name in left_out if not NO_WEIGHTS.fullmatch(name) and not name.startswith(("pred_", "lr", "cur_"))]
     if unknown:
-        raise WeightFormatError(f"Caffe2's, with more than an ImageNet backbone ({unknown[0]}): only backbones are read")
+        raise WeightFormatError(f"a Caffe2 file with more than an ImageNet backbone ({unknown[0]}); only that is supported")
     state["conv1.weight"] = from_caffe(state["conv1.weight"].float())
     needs = {"stride_in": "1x1"} if "layer1.0.conv3.weight" in state else {}
     return PacelineWeights(
@@ -259,7 +257,7 @@ def _move_background(state: dict[str, Tensor], *, first: bool) -> list[str]:
         if rows == 0:
             state[name] = tensor.roll(1 if first else -1, 0)
         elif first and rows == 4 == len(tensor):
-            raise WeightFormatError("its boxes are regressed without regard to the class, and ours for each class")
+            raise WeightFormatError("its boxes are independent of the class, but paceline requires boxes per class")
         else:
             state[name] = torch.cat((tensor.new_zeros(rows, *tensor.shape[1:]), tensor)) if first else tensor[rows:]
     return [name for name, *_ in changed]

@@ -31,7 +31,7 @@ ENDS = (
     (r"_fc\.(weight|bias)", r"classifier.\1"),
 )
 
-NOTE = "EfficientNet-Lite, for --model.backbone timm/tf_efficientnet_liteN, which begins with the pixels that it knows, from -1 to 1"
+NOTE = "EfficientNet-Lite, for --model.backbone timm/tf_efficientnet_liteN; its pixel values are from -1 to 1"
 
 
 def is_efficientnet(tensors: Tensors, _: Facts) -> bool:
@@ -52,9 +52,7 @@ def from_efficientnet(saved: Tensors, _: Facts) -> PacelineWeights:
         else:
             theirs = rename_tensor(name, ENDS)
         if not theirs:
-            raise WeightFormatError(
-                f"it holds {name}, which EfficientNet-Lite does not have: plain EfficientNets are not read"
-            )
+            raise WeightFormatError(f"it has {name}, unlike EfficientNet-Lite. Other EfficientNets are not supported")
         made[theirs] = tensor
     return PacelineWeights(made, notes=(NOTE,))
 

@@ -56,7 +56,7 @@ def from_reference(saved: Tensors) -> dict[str, Tensor]:
         if head := HEAD.fullmatch(name):
             kind, level, part = head[1], int(head[2]), head[3]
             if level not in boxes or tensor.shape[0] % boxes[level]:
-                raise WeightFormatError(f"its {name} is of no whole number of boxes")
+                raise WeightFormatError(f"the number of channels of its {name} is not a multiple of its boxes")
             state[f"heads.{level}.{kind}.{part}"] = swap_channels(tensor, tensor.shape[0] // boxes[level])
             continue
         state[rename_tensor(name, SSD_RULES) or name] = tensor
@@ -88,9 +88,7 @@ def to_reference(state: Tensors) -> dict[str, Tensor]:
 def write_reference(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
     """-> tensors, no metadata, no notes. Raises WeightFormatError unless it is an SSD with separate heads and the same padding."""
     if "heads.0.loc.bias" not in ours.tensors:
-        raise WeightFormatError(
-            "the reference's form is for an SSD with separate class and box convolutions (--model.heads separate)"
-        )
+        raise WeightFormatError("the reference format needs separate class and box convolutions (--model.heads separate)")
     require_no_needs(ours, "the MLPerf reference")
     return to_reference(ours.tensors), {}, ()
 
@@ -106,7 +104,7 @@ def swap_channels(tensor: Tensor, outer: int) -> Tensor:
 def _boxes(state: Tensors, bias: str) -> int:
     count = state[bias].shape[0] // 4 if state[bias].dim() == 1 else 0
     if not count:
-        raise WeightFormatError(f"its {bias} has no box of four numbers")
+        raise WeightFormatError(f"its {bias} has no box of four values")
     return count
 
 
@@ -147,5 +145,5 @@ def from_maskrcnn_benchmark(saved: Tensors, _: Facts) -> PacelineWeights:
     state[STEM] = from_caffe(state[STEM].float())
     needs = {"stride_in": "1x1"} if "backbone.body.layer1.0.conv3.weight" in state else {}
     classes = published_class_names(count_class_rows(state))
-    mean = "its mean was 122.7717 115.9465 102.9801: --input.mean 0.481458 0.454692 0.403843 gives its own outputs"
+    mean = "its mean was 122.7717 115.9465 102.9801. To reproduce its outputs, set --input.mean 0.481458 0.454692 0.403843"
     return PacelineWeights(state, (STEM,), needs, classes, (CAFFE_NOTE, mean), tuple(left_out))

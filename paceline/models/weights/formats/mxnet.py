@@ -63,8 +63,8 @@ def from_mxnet(saved: Tensors, _: Facts) -> PacelineWeights:
     """
     if _is_trained_ssd(saved):
         raise WeightFormatError(
-            "the MXNet system's SSD as it is saved in training, which is not read: none was published to compare a reading with. "
-            "The backbone that it starts from is (--weights resnet34-mlperf)"
+            "a training checkpoint of the MXNet SSD, which is not supported, because no such file was published. Its "
+            "initial backbone is supported (--weights resnet34-mlperf)"
         )
     stem = saved["conv0_weight"]
     # A stem has 3 or 4 input channels and a square kernel that is neither: its shape tells the whole file's layout.
@@ -148,10 +148,11 @@ def from_gluoncv(saved: Tensors, _: Facts) -> PacelineWeights:
         return _detector(saved)
     if "conv1.0.weight" in saved:
         raise WeightFormatError(
-            "GluonCV's ResNet with three convolutions in its stem (v1c, v1d, v1e, v1s, ResNeSt), and ours have one: use resnet*_v1b"
+            "a GluonCV ResNet with three convolutions in its stem (v1c, v1d, v1e, v1s, ResNeSt), but paceline supports "
+            "one. Use resnet*_v1b"
         )
     if "conv1.weight" not in saved or "bn1.gamma" not in saved:
-        raise WeightFormatError("GluonCV's, of a network that ours cannot be: ResNet v1b and Mask R-CNN on one are read")
+        raise WeightFormatError("a GluonCV network other than ResNet v1b and Mask R-CNN on it, which are supported")
     state = {}
     for name, tensor in saved.items():
         parts = name.split(".")
@@ -234,7 +235,7 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
     """Every `<name>.npy` of a folder, by name. Raises CheckpointError where there is none, or one is no array."""
     files = list_matching(folder, "*.npy")
     if not files:
-        raise CheckpointError(f"{folder}: no .npy files here; --weights takes a file, or a folder of saved arrays")
+        raise CheckpointError(f"{folder}: no .npy files found. --weights requires a file, or a folder of saved arrays")
     arrays: dict[str, np.ndarray] = {}
     for file in files:
         try:
@@ -242,7 +243,7 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
         except OSError as error:
             raise CheckpointError(f"{file}: cannot be read as weights ({error.strerror})") from None
         if size > MAX_OF_ARRAY:
-            raise CheckpointError(f"{file}: larger than any array of these models (1024 MiB)")
+            raise CheckpointError(f"{file}: larger than the limit for an array (1024 MiB)")
         try:
             # Mapped, so that nothing is allocated for a shape beyond the file's bytes.
             array = np.load(file, allow_pickle=False, mmap_mode="r")
@@ -250,7 +251,7 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
             raise CheckpointError(f"{file}: not a plain numpy array: {abbreviate(str(error), 200)}") from None
         if not isinstance(array, np.ndarray):
             array.close()
-            raise CheckpointError(f"{file}: not a plain numpy array: an archive of several")
+            raise CheckpointError(f"{file}: not a plain numpy array, but an archive of several arrays")
         arrays[file.stem] = array
     return arrays
 
@@ -275,16 +276,16 @@ class _ByteReader:
 
     def arrays(self) -> dict[str, np.ndarray]:
         if len(self.data) < 24 or self.numbers("<QQ") != (LIST, 0):
-            raise ValueError("it does not begin as a list of arrays does")
+            raise ValueError("it does not start like a list of arrays")
         # An array takes four bytes at least, a name eight: a count beyond that is a lie.
         arrays = [self.array() for _ in range(self.count(4))]
         names = [self.name() for _ in range(self.count(8))]
         if self.place != len(self.data):
-            raise ValueError(f"{len(self.data) - self.place:,} bytes follow its end")
+            raise ValueError(f"{len(self.data) - self.place:,} extra bytes after its end")
         if len(names) != len(arrays):
-            raise ValueError(f"{len(arrays)} arrays with {len(names)} names: weights are saved by name")
+            raise ValueError(f"{len(arrays)} arrays have {len(names)} names, but each array must have a name")
         if len(set(names)) != len(names):
-            raise ValueError("two arrays have one name")
+            raise ValueError("two arrays have the same name")
         return {name: array for name, array in zip(names, arrays) if array is not None}
 
     def numbers(self, form: str) -> tuple[int, ...]:
@@ -295,7 +296,7 @@ class _ByteReader:
     def count(self, least: int) -> int:
         (count,) = self.numbers("<Q")
         if count * least > len(self.data) - self.place:
-            raise ValueError(f"it says that {count:,} follow, and ends before")
+            raise ValueError(f"truncated: {count:,} values are expected")
         return count
 
     def name(self) -> str:
@@ -310,7 +311,7 @@ class _ByteReader:
         if (magic == V3 and sides == -1) or (magic != V3 and sides == 0):
             return None
         if not 0 <= sides <= MAX_SIDES:
-            raise ValueError(f"an array of {sides} dimensions")
+            raise ValueError(f"an array with {sides} dimensions")
         shape = self.numbers(f"<{sides}q")
         if any(side < 0 for side in shape):
             raise ValueError(f"an array of shape {shape}")
@@ -321,14 +322,14 @@ class _ByteReader:
         if magic in (V2, V3):
             (storage,) = self.numbers("<i")
             if storage != DENSE:
-                raise ValueError("one of its arrays is sparse, and weights are not; save it as .tostype('default')")
+                raise ValueError("one of its arrays is sparse. Save it as .tostype('default')")
             shape = self.shape(magic)
         elif magic == V1:
             shape = self.shape(magic)
         elif magic <= MAX_SIDES:  # of the first years: the number of sides, and each of 32 bits
             shape = self.numbers(f"<{magic}I") or None
         else:
-            raise ValueError(f"an array that begins with {magic:#x}")
+            raise ValueError(f"an array that starts with {magic:#x}")
         if shape is None:
             return None
         _, _, kind = self.numbers("<3i")
@@ -337,7 +338,7 @@ class _ByteReader:
         dtype = np.dtype(TYPES[kind])
         size = math.prod(shape) * dtype.itemsize
         if size > len(self.data) - self.place:
-            raise ValueError(f"an array of shape {shape}, and the file ends before")
+            raise ValueError(f"an array of shape {shape} is truncated")
         array = np.frombuffer(self.data, dtype, math.prod(shape), self.place).reshape(shape)
         self.place += size
         return array

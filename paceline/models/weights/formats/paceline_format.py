@@ -25,8 +25,8 @@ Facts = Mapping[str, Any]  # what stands in a file beside its tensors
 
 # What else a trunk can be, as the recipe's fields have it -> what makes it so, for messages.
 NEEDS = {
-    "stride_in": {"1x1": "its bottlenecks stride in the first 1x1 convolution"},
-    "padding": {"same": "TensorFlow pads even sides at their end alone where it strides"},
+    "stride_in": {"1x1": "the stride of bottlenecks is in the first 1x1 convolution"},
+    "padding": {"same": "strided convolutions pad even sides only at the end, as in TensorFlow"},
 }
 # Notes that such a file may carry, and characters of each.
 MAX_NOTES, MAX_NOTE = 20, 400
@@ -78,11 +78,11 @@ def from_metadata(tensors: dict[str, Tensor], facts: Facts) -> PacelineWeights:
         if not all(isinstance(name, str) for name in classes) or not all(
             needs[field] in NEEDS.get(field, ()) for field in needs
         ):
-            raise ValueError("of another kind")
+            raise ValueError("invalid classes or needs")
         if len(notes) > MAX_NOTES or not all(note.isprintable() and len(note) <= MAX_NOTE for note in notes):
-            raise ValueError("no notes of ours")
+            raise ValueError("invalid notes")
     except (ValueError, AttributeError, TypeError, RecursionError):
-        raise WeightFormatError("its metadata of paceline's is damaged; convert the original again") from None
+        raise WeightFormatError("its metadata of paceline is damaged. Convert the original file again") from None
     certain = bool(classes) and not known.get("published", False)
     return PacelineWeights(tensors, needs=dict(needs), classes=tuple(classes), certain=certain, notes=tuple(notes))
 
@@ -90,9 +90,7 @@ def from_metadata(tensors: dict[str, Tensor], facts: Facts) -> PacelineWeights:
 def require_no_needs(ours: PacelineWeights, whose: str) -> None:
     """Raises WeightFormatError where the numbers are for a network that somebody does not have."""
     for name, value in ours.needs.items():
-        raise WeightFormatError(
-            f"{whose} has no such network: {NEEDS[name][value]}, and its outputs would not be these weights'"
-        )
+        raise WeightFormatError(f"{whose} does not support this network: {NEEDS[name][value]}. The outputs would differ")
 
 
 # (a regular expression of plain text, groups and escaped dots; what it becomes, with \1 for its first group)
@@ -122,7 +120,7 @@ def invert_rules(rules: Rules) -> list[tuple[str, str]]:
     return back
 
 
-CAFFE_NOTE = "its pixels were BGR from 0 to 255 less a mean: the stem was turned to RGB and scaled for ImageNet's deviation"
+CAFFE_NOTE = "its pixels were BGR from 0 to 255 minus a mean, so the stem was converted to RGB and scaled by ImageNet's std"
 # ImageNet's deviation of R, G and B in 0..255.
 OUR_STD = tuple(255 * std for std in IMAGENET_STD)
 
@@ -144,7 +142,7 @@ def from_caffe(stem: Tensor) -> Tensor:
 
 
 TORCHVISION = "torchvision"  # the author of files whose trunk is torchvision's
-TURNED = "the stem was turned to RGB"
+TURNED = "the stem was converted to RGB"
 
 
 @dataclass(frozen=True)
@@ -169,21 +167,21 @@ def detect_preprocessing(saved: Tensors, state: Tensors, facts: Facts) -> Prepro
     )
     if len(std) == 3:
         if not all(0 < part < math.inf for part in std):
-            raise WeightFormatError(f"its pixel_std {std} is no deviation")
+            raise WeightFormatError(f"its pixel_std {std} is not a standard deviation")
         if std[0] <= 2:
             return PreprocessingStyle(True, tuple(std), True, (CAFFE_NOTE,))
         if _is_bgr((mean, std), facts):
             rounded = " ".join(f"{part:.6g}" for part in std)
-            return PreprocessingStyle(True, tuple(std), False, (f"its pixels were BGR, divided by {rounded}: {TURNED}",))
+            return PreprocessingStyle(True, tuple(std), False, (f"its pixels were BGR, divided by {rounded}; {TURNED}",))
         return PreprocessingStyle(False, tuple(std), False)
     body = [tensor for name, tensor in state.items() if name.endswith(("running_mean", "running_var"))]
     # Caffe2's norms are a scale and a shift: mean 0, and one variance for all channels.
     if any(bool((tensor != tensor.flatten()[0]).any()) for tensor in body if tensor.numel()):
-        note = "it names no pixel_std, and its norms have statistics, which MSRA's trunks have not: taken as divided by ImageNet's"
+        note = "it has no pixel_std, and its norms have statistics, unlike MSRA's, so ImageNet's std is used"
         if _is_bgr((mean,), facts):
             return PreprocessingStyle(True, OUR_STD[::-1], False, (f"{note}, BGR", TURNED))
         return PreprocessingStyle(False, OUR_STD, False, (f"{note}, RGB",))
-    note = "it names no pixel_std, and its norms are Caffe2's: taken as MSRA's"
+    note = "it has no pixel_std, and its norms are like Caffe2's, so MSRA's preprocessing is used"
     return PreprocessingStyle(True, (1.0, 1.0, 1.0), True, (note, CAFFE_NOTE))
 
 
@@ -193,7 +191,5 @@ def _is_bgr(rows: Sequence[Sequence[float]], facts: Facts) -> bool:
     if told:
         return min(told) <= 0
     if facts.get(COLOURS) not in KNOWN_COLOURS:
-        raise UnknownColorOrder(
-            "nothing in it says whether its pixels were RGB or BGR, and the other order gives other outputs"
-        )
+        raise UnknownColorOrder("it is not known whether its pixels are RGB or BGR, which changes the outputs")
     return facts[COLOURS] == "bgr"

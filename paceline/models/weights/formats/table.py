@@ -71,7 +71,7 @@ FORMS = (
     WeightFormat("efficientnet", "efficientnet_pytorch (EfficientNet-Lite)", is_efficientnet, from_efficientnet),
     WeightFormat("torchvision", "torchvision", never_matches, from_torchvision, write_torchvision, (".pth", ".safetensors")),
     WeightFormat("timm", "timm's ResNets", never_matches, from_torchvision, write_timm),
-    WeightFormat("paceline", "paceline, torchvision or timm, whose names are the same", is_paceline, from_torchvision, write_paceline),
+    WeightFormat("paceline", "paceline, torchvision, or timm (identical names)", is_paceline, from_torchvision, write_paceline),
 )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def write_format(
     try:
         tensors, beside, notes = form.write(ours)
     except WeightFormatError as problem:
-        raise PacelineError(f"{source}: {problem}. It cannot be written as --format {form.name}.") from None
+        raise PacelineError(f"{source}: cannot be written as --format {form.name}: {problem}.") from None
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def write_format(
             _write(part, out.suffix, tensors, beside, form, ours)
     except (OSError, RuntimeError, safetensors.SafetensorError) as problem:
         reason = getattr(problem, "strerror", None) or (str(problem).splitlines() or [""])[0]
-        raise PacelineError(f"--output {out}: cannot be written ({reason}). Name another file.") from None
+        raise PacelineError(f"--output {out}: cannot be written ({reason}). Choose another file.") from None
     return tensors, notes
 
 

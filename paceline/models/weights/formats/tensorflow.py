@@ -69,7 +69,7 @@ def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:
         for name, value in _table(_read(index, MAX_INDEX)):
             entries[name] = _fields(value)
             if len(entries) > MAX_VARIABLES:
-                raise ValueError(f"it names more than {MAX_VARIABLES:,} variables")
+                raise ValueError(f"it has more than {MAX_VARIABLES:,} variables")
         # Before they are read: many names may stand for the same bytes.
         if sum(_number(entry, 5) for entry in entries.values()) > most:
             raise ValueError(f"its variables have more than {most:,} bytes")
@@ -78,7 +78,7 @@ def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:
             raise ValueError("it has no header")
         shards = _number(header, 1)
         if not 1 <= shards <= 1000 or _number(header, 2) != 0:
-            raise ValueError("its header is of another machine's byte order, or of more shards than there can be")
+            raise ValueError("its header has another byte order, or an invalid number of shards")
         prefix = index.name.removesuffix(INDEX)
         files: dict[int, memoryview] = {}
         arrays = {}
@@ -87,7 +87,7 @@ def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:
                 continue
             shard = _number(entry, 3)
             if shard >= shards:
-                raise ValueError(f"shard {shard} of {shards}")
+                raise ValueError(f"shard {shard} of {shards} is not valid")
             if shard not in files:
                 file = index.with_name(f"{prefix}.data-{shard:05d}-of-{shards:05d}")
                 files[shard] = memoryview(_read(file, most))
@@ -103,31 +103,31 @@ def _read(path: Path, most: int) -> bytes:
         return read_plain(path, most)
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be read as a part of a TensorFlow checkpoint ({error.strerror}); its .index and all its .data files "
-            "belong together."
+            f"{path}: cannot be read as part of a TensorFlow checkpoint ({error.strerror}). The .index file and all .data "
+            "files are required."
         ) from None
 
 
 def _array(name: str, entry: Mapping[int, list], data: memoryview) -> np.ndarray:
     kind, offset, size = (_number(entry, location) for location in (1, 4, 5))
     if kind not in TYPES:
-        raise ValueError(f"{name} is of type {kind}")
+        raise ValueError(f"{name} has the unsupported type {kind}")
     if 7 in entry:
-        raise ValueError(f"{name} is cut into slices; save it as one variable")
+        raise ValueError(f"{name} is split into slices. Save it as one variable")
     shape = [_number(_fields(side), 1) for side in _fields(entry.get(2, [b""])[0]).get(2, [])]
     dtype = np.dtype(TYPES[kind])
     if len(shape) > MAX_SIDES or math.prod(shape) * dtype.itemsize != size or offset + size > len(data):
         raise ValueError(f"{name} of shape {tuple(shape)} has {size:,} bytes at {offset:,} of {len(data):,}")
     content = data[offset : offset + size]
     if 6 in entry and masked_crc32c(bytes(content)) != entry[6][0]:
-        raise ValueError(f"{name} is damaged: its bytes are not what was written (checksum)")
+        raise ValueError(f"checksum mismatch of {name}, which is damaged")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
 def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a sorted table, in order."""
     if len(data) < FOOTER or struct.unpack_from("<Q", data, len(data) - 8)[0] != MAGIC:
-        raise ValueError("it does not end as an index does")
+        raise ValueError("it does not end like an index")
     index = len(data) - FOOTER
     for _ in range(2):  # of the block that describes the table, which is not needed
         _, index = read_varint(data, index, len(data))
@@ -135,7 +135,7 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     seen = set()
     for _, value in _block(data, handle):
         if value in seen:
-            raise ValueError("it names a block twice")
+            raise ValueError("it lists a block twice")
         seen.add(value)
         yield from _block(data, value)
 
@@ -144,12 +144,12 @@ def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
     offset, index = read_varint(handle, 0, len(handle))
     size, _ = read_varint(handle, index, len(handle))
     if offset + size + TRAILER > len(data):
-        raise ValueError("a block lies outside of it")
+        raise ValueError("a block is outside of the file")
     block = data[offset : offset + size]
     if data[offset + size]:
-        raise ValueError("it is compressed, which TensorFlow itself never writes")
+        raise ValueError("it is compressed, which TensorFlow never writes")
     if masked_crc32c(data[offset : offset + size + 1]) != struct.unpack_from("<I", data, offset + size + 1)[0]:
-        raise ValueError("damaged: a block is not what was written (checksum)")
+        raise ValueError("checksum mismatch of a block, which is damaged")
     (restarts,) = struct.unpack_from("<I", block, size - 4)
     end = size - 4 - 4 * restarts
     index, key = 0, b""
@@ -158,7 +158,7 @@ def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
         own, index = read_varint(block, index, len(block))
         length, index = read_varint(block, index, len(block))
         if shared > len(key) or index + own + length > end:
-            raise ValueError("a key lies outside of its block")
+            raise ValueError("a key is outside of its block")
         key = key[:shared] + block[index : index + own]
         index += own
         yield key, block[index : index + length]
@@ -181,7 +181,7 @@ def _fields(message: bytes) -> dict[int, list]:
 def _number(entry: Mapping[int, list], index: int) -> int:
     value = entry.get(index, [0])[0]
     if not isinstance(value, int) or value >= 2**63:
-        raise ValueError(f"field {index} is no number that it could be")
+        raise ValueError(f"field {index} is not a valid number")
     return value
 
 
@@ -215,9 +215,7 @@ def from_tensorflow(saved: Tensors, _: Facts) -> PacelineWeights:
     """Under our names: of the trunk alone, with its classes, or of the whole SSD. Raises WeightFormatError for other networks."""
     kernels = sum(1 for name in saved if (result := SCOPE.fullmatch(name)) and result["layer"] == "conv2d")
     if kernels not in (_before(3), _before(4)):
-        raise WeightFormatError(
-            f"TensorFlow's, with {kernels} convolutions in its ResNet: read are ResNet-34's, of three or four stages"
-        )
+        raise WeightFormatError(f"a ResNet with {kernels} convolutions. Only ResNet-34 with 3 or 4 stages is supported")
     whole = any(HEAD.fullmatch(name) for name in saved)
     backbone = "trunk." if whole else ""
     state, left_out = {}, []
@@ -256,7 +254,7 @@ def _layer(kind: str, count: int) -> str:
         return "conv1" if kind == "conv2d" else "bn1"
     stage = next((number for number in range(4) if count < _before(number + 1)), None)
     if stage is None:
-        raise WeightFormatError(f"TensorFlow's {kind}_{count} is beyond a ResNet-34's")
+        raise WeightFormatError(f"{kind}_{count} of TensorFlow is not part of a ResNet-34")
     index, shortcut = count - _before(stage), stage + 1 >= FIRST_SHORTCUT
     if shortcut and index == 0:
         return f"layer{stage + 1}.0.downsample.{0 if kind == 'conv2d' else 1}"
@@ -274,5 +272,5 @@ def _laid_out(tensor: Tensor) -> Tensor:
 def _boxes(tensor: Tensor) -> Tensor:
     """(4 n, ...) of y, x, h, w -> of x, y, w, h."""
     if tensor.shape[0] % 4:
-        raise WeightFormatError(f"a box convolution of {tensor.shape[0]} channels")
+        raise WeightFormatError(f"a box convolution has {tensor.shape[0]} channels, which is not a multiple of 4")
     return tensor.unflatten(0, (-1, 4))[:, list(ORDER)].flatten(0, 1)

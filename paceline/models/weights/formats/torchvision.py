@@ -33,26 +33,24 @@ SCORES = "roi_heads.box_predictor.cls_score.weight"
 # The second convolution of the proposal head, which the _v2 networks have, with BatchNorm in pyramid and heads.
 SECOND = "rpn.head.conv.1.0.weight"
 WITHOUT_MASKS = (
-    "torchvision's fasterrcnn_resnet50_fpn, boxes without masks: trunk, pyramid, proposals and box head fit Mask R-CNN for training, "
-    "and its mask head and class rows start anew; whole it is fasterrcnn-finetune"
+    "torchvision's fasterrcnn_resnet50_fpn, which has boxes without masks. Its backbone, FPN, proposals, and box head "
+    "can initialize Mask R-CNN, with a new mask head and class rows. All of it can initialize fasterrcnn-finetune"
 )
-TRUNK = "the trunk alone fits: `paceline weights convert FILE --format timm` writes it"
+TRUNK = "only the backbone matches: `paceline weights convert FILE --format timm` writes it"
 
 
 def describe_missing(names: Tensors) -> str:
     """What such a file is and what of it fits, in words; "" for all others."""
     if "roi_heads.keypoint_predictor.kps_score_lowres.weight" in names:
-        return f"torchvision's keypointrcnn_resnet50_fpn, which finds key points and no masks; {TRUNK}"
+        return f"torchvision's keypointrcnn_resnet50_fpn, which has key points and no masks; {TRUNK}"
     if SECOND in names and SCORES in names:
         name = "maskrcnn" if MASKS in names else "fasterrcnn"
         return (
-            f"torchvision's {name}_resnet50_fpn_v2: two convolutions in the proposal head and BatchNorm in pyramid and heads, "
-            f"which this network lacks; {TRUNK}"
+            f"torchvision's {name}_resnet50_fpn_v2, which has two convolutions in the proposal head and BatchNorm in "
+            f"the FPN and heads, unlike this network; {TRUNK}"
         )
     if any(name.startswith("head.classification_head.") for name in names):
-        return (
-            "one of torchvision's one-stage detectors (RetinaNet, FCOS, SSD300 on VGG, SSDlite), and no network here is one"
-        )
+        return "a one-stage detector of torchvision (RetinaNet, FCOS, SSD300 on VGG, SSDlite), which is not supported"
     return ""
 
 
@@ -144,7 +142,8 @@ def write_torchvision(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[st
     if not (known or all(RESNET.fullmatch(name) for name in state)):
         odd = next(name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name)))
         raise WeightFormatError(
-            f"torchvision has no network with {odd}: ResNets, Faster R-CNN and Mask R-CNN with a plain pyramid are written"
+            f"torchvision does not support a network with {odd}. Only ResNets, and Faster R-CNN and Mask R-CNN with a "
+            "plain FPN, can be written"
         )
     require_depth(state, "torchvision", (18, 34, 50, 101, 152))
     return to_plain_tensors(state), {}, ()
@@ -156,29 +155,25 @@ def write_timm(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, obje
     backbone = {name.removeprefix(BODY): tensor for name, tensor in ours.tensors.items() if name.startswith(BODY)}
     state = backbone or ours.tensors
     if odd := [name for name in state if not RESNET.fullmatch(name)]:
-        raise WeightFormatError(f"timm has no ResNet with {odd[0]}: classifiers and trunks of Mask R-CNN are written")
+        raise WeightFormatError(f"timm has no {odd[0]}. Only classifiers and backbones of Mask R-CNN can be written")
     require_depth(state, "timm", (18, 34, 50, 101, 152, 200))
     left = len(ours.tensors) - len(state)
-    return (
-        to_plain_tensors(state),
-        {},
-        (f"the trunk alone: {left} tensors that stand on it are left out",) if left else (),
-    )
+    return (to_plain_tensors(state), {}, (f"only the backbone; {left} tensors of other parts are omitted",) if left else ())
 
 
 def require_depth(state: Tensors, whose: str, depths: tuple[int, ...]) -> None:
     """Raises WeightFormatError for a ResNet that somebody has not, among those of `depths`."""
     result = resnet_fields(state)
     if not any(name.removeprefix(BODY).startswith("layer4.") for name in state):
-        raise WeightFormatError(f"{whose} has no ResNet without a fourth stage")
+        raise WeightFormatError(f"{whose} does not support a ResNet without a fourth stage")
     if result.get("depth") not in depths:
         raise WeightFormatError(
-            f"{whose} has no ResNet of depth {result.get('depth', 'that these stages make')}; it has {', '.join(map(str, depths))}"
+            f"{whose} has no ResNet of depth {result.get('depth', '(unknown)')}. It has {', '.join(map(str, depths))}"
         )
     if result.get("width") != 64 or result["stem"] != "imagenet":
         raise WeightFormatError(
-            f"{whose} has ResNets of --model.width 64 with a 7x7 stem alone, and this one has width {result.get('width')}"
-            f"{' and a small stem' if result.get('stem') == 'small' else ''}"
+            f"{whose} supports only ResNets with --model.width 64 and a 7x7 stem, but this one has width "
+            f"{result.get('width')}{' and a small stem' if result.get('stem') == 'small' else ''}"
         )
 
 
