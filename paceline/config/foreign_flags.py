@@ -83,7 +83,11 @@ OTHERWISE = {
     word: (flag, text)
     for words, flag, text in (
         ("resume continue", "--output-dir", "Pass the same --output-dir again to resume an unfinished run."),
-        ("model arch drop-path", "--weights", "The recipe sets the network, and --model.NAME flags change it."),
+        (
+            "model arch drop-path",
+            "--weights",
+            "The recipe sets the network (paceline list recipes); --model.NAME changes it.",
+        ),
         (
             "config config-file",
             "--weights",
