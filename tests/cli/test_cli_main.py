@@ -319,7 +319,7 @@ def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, 
         (["resnet50-gaudi2-2048", "--system", "h100x8"], ["625 steps per epoch", "21,875 steps"]),
         (
             ["resnet50-a100-3264", "--system", "a100x8"],
-            ["393 steps per epoch", "3,264 images   408 images a forward", "408 a rank"],
+            ["393 steps per epoch", "3,264 images   408 per micro-batch", "408 per rank"],
         ),
         (["classify-demo", "--system", "h100x8", "--world-size", "1", "--train-images", "640"], ["640 training images"]),
     ],

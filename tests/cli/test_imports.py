@@ -99,7 +99,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
         "no recipe": ["train"],
         "help of a recipe": ["train", "resnet50", "--help"],
         "unknown recipe": ["train", "classify-dmeo"],
-        "unknown flag": ["train", "ssd-demo", "--lr", "1"],
+        "unknown flag": ["train", "ssd-demo", "--lrr", "1"],
         "batch without lr": ["train", "maskrcnn-demo", "--global-batch-size", "3"],
         "missing data": ["train", "ssd-demo", "--data", str(folder / "none")],
         "missing run": ["eval", str(folder / "none")],
