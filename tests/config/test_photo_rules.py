@@ -42,7 +42,7 @@ def test_photos_are_mixed_in_pairs_so_an_odd_batch_or_forward_is_refused():
     for most, refused in ((6, False), (3, True)):
         plan = make_plan(mixed, System(), world=1, most=most, train_images=60, val_images=6)
         if refused:
-            with raises(RecipeError, "forward", "3", "--system.micro-batch-size"):
+            with raises(RecipeError, "micro-batch", "3", "--system.micro-batch-size"):
                 workload.network.check_plan(mixed, plan)
             workload.network.check_plan(replace(mixed, input=made.input), plan)
         else:

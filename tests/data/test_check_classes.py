@@ -116,7 +116,7 @@ def test_prepare_says_what_the_page_warns_of_once(photos, tmp_path, capsys):
     assert main(["prepare", "coco", str(root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     check_line(said, "warning", "1 of 3", "val", "emu")
-    assert said.count("in train too") + said.count("of train too") == 1
+    assert said.count("1 image of val") == 1
 
 
 def test_entries_that_are_no_photos_are_counted_once(tmp_path):

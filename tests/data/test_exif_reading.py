@@ -116,7 +116,7 @@ def test_yolo_fractions_are_of_the_photo_as_it_is_read(tmp_path):
         np.testing.assert_allclose(train.boxes[3], np.array(fraction) * [20, 10, 20, 10], rtol=1e-6)
         np.testing.assert_allclose(train.polygons(2)[0], polygon * [20, 10], rtol=1e-6)
         assert (train.heights.tolist(), train.widths.tolist()) == ([height, 10], [width, 20])
-    assert "Images with an EXIF rotation <small>2; check that" in write_check_page(manifest)[1].html
+    assert "Images with an EXIF rotation <small>2. Check that" in write_check_page(manifest)[1].html
     assert "not found" not in write_check_page(manifest)[1].html
 
 

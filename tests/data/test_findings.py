@@ -38,7 +38,7 @@ def odd_classes(root: Path) -> Path:
 
 @pytest.mark.parametrize(("kind", "make", "wanted"), [
     ("boxes", odd_boxes, ("boxes partly outside their image, clipped in training: 1", "1 image of val is also an image of train")),
-    ("class-folder", odd_classes, ("Images images also in train (identical bytes): 1",)),
+    ("class-folder", odd_classes, ("Identical images in train and val: 1",)),
 ])  # fmt: skip
 def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind: Kind, make, wanted):
     root, said = make(tmp_path / "set"), []

@@ -165,6 +165,6 @@ def test_a_flat_val_is_explained_and_the_command_in_the_error_sorts_it(tmp_path,
     command = shlex.split(str(error.value).splitlines()[-1])
     monkeypatch.chdir(tmp_path)
     assert main(command[1:]) == 2  # the photos are none, and too few; but they are sorted first
-    check_text(capsys.readouterr().out, "2 photos", "class folders")
+    check_text(capsys.readouterr().out, "2 images", "class folders")
     for number, wnid in enumerate(labels, 1):
         assert (root / "val" / wnid / f"ILSVRC2012_val_{number:08d}.JPEG").is_file()

@@ -196,7 +196,7 @@ def test_flags_that_cannot_be_are_refused_in_a_line(flags, reason, source, tmp_p
 def test_the_command_packs_what_it_is_given_and_says_so(source, tmp_path, capsys):
     assert main(["data", "pack", str(source.folder), "--format", "recordio", "--output-dir", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    assert "train: 10 photos" in said and f"--data {tmp_path / 'out'}" in said
+    assert "train: 10 images" in said and f"--data {tmp_path / 'out'}" in said
     assert main(["data", "info", str(tmp_path / "out"), "--json"]) == 0
     mine = json.loads(capsys.readouterr().out)
     assert main(["data", "info", str(source.folder), "--json"]) == 0

@@ -348,5 +348,5 @@ def test_cuda_is_asked_for_one_pool_a_stream_of_its_own_and_captures_that_other_
 @pytest.mark.parametrize("accelerator", ["cpu", "hpu", "xpu", "mps"])
 def test_graphs_are_refused_where_there_are_none(accelerator: Any) -> None:
     check_system(System("cuda", cuda_graph="on"))
-    with pytest.raises(RecipeError, match=rf"^--system\.cuda-graph on: .* computes on {accelerator}\. Remove the flag\.$"):
+    with pytest.raises(RecipeError, match=rf"^--system\.cuda-graph on: .* uses {accelerator}\. Remove the flag\.$"):
         check_system(System(accelerator, cuda_graph="on"))

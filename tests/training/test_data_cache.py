@@ -134,7 +134,7 @@ def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, mo
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: room if "disk" in str(path) else real(path))
     room.f_frsize = 1024
-    refused(train(capsys, photos, tmp_path / "run", "--copy-data-to", tmp_path / "disk"), "5.0 KiB free", " MiB of data")
+    refused(train(capsys, photos, tmp_path / "run", "--copy-data-to", tmp_path / "disk"), "5.0 KiB free", "0.1 MiB")
     assert not (tmp_path / "run").exists()
     refused(command(capsys, "data", "clear", tmp_path / "nothing"), "paceline data clear DIR")
     refused(command(capsys, "data", "forget", tmp_path), "info, lint, pack, clear")
