@@ -23,7 +23,7 @@ PINNED = {
     "cli/test_launch.py": 1,
     "cli/test_pickled_weights.py": 1,
     "cli/test_warmed_runs.py": 1,
-    "data/test_check_classes.py": 2,
+    "data/test_check_classes.py": 1,
     "training/test_live_line.py": 1,
     "distributed/test_oom.py": 1,
     "launch/test_transport.py": 1,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from messages import check_text, raises
+from messages import check_line, check_text, raises
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tiny_runs import Said, command, refused
@@ -77,7 +77,7 @@ def test_real_coco_photos_anywhere_are_known_by_their_file_or_by_their_names(ssd
     check_text(command(capsys, *asked).out, "coco_results.json", "ids")
     assert not (tmp_path / "out" / "coco_results.json").exists()
     said = command(capsys, *asked, "--image-ids", annotations)
-    assert said.code == 0 and "not list: 1" in said.out, said
+    assert said.code == 0 and check_line(said.out, "coco_results.json", "1"), said
     assert json.loads((tmp_path / "out" / "coco_results.json").read_text()) == by_name != []
     assert len(judged(annotations, tmp_path / "out" / "coco_results.json", "bbox")) == 12
 

@@ -106,7 +106,7 @@ def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys
     photos = [gray(tmp_path / "000000000139.png", (800, 400)), gray(tmp_path / "own.jpg", (64, 64))]
     (tmp_path / "run").mkdir()
     said = command(capsys, "predict", tmp_path / "run", *photos, "--output-dir", tmp_path / "out")
-    assert said.code == 0 and f"{photos[0]}: cat 0.80  dog 0.40" in said.out and "2 photos" in said.out
+    assert said.code == 0 and f"{photos[0]}: cat 0.80  dog 0.40" in said.out and "2 images" in said.out
     facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert facts["classes"] == ["cat", "dog"]
     first, second = facts["images"]

@@ -165,4 +165,4 @@ def test_tiles_with_masks_are_written_and_tiles_of_classes_or_of_no_size_are_ref
     assert result.mask(0).shape == result.pixels().shape[:2]
     refused(command(capsys, *words, "--tile-size", 5), "--tile-size 5")
     refused(command(capsys, *words, "--tile-size", 64, "--tile-overlap", 1), "--tile-overlap 1")
-    refused(command(capsys, "predict", resnet_run.folder, photo, "--tile-size", 64), "--tile-size", "whole photos")
+    refused(command(capsys, "predict", resnet_run.folder, photo, "--tile-size", 64), "--tile-size", "detection")

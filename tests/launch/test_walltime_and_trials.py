@@ -57,7 +57,7 @@ def test_a_line_for_scripts_and_a_summary(tmp_path):
     assert trials[1].line("ssd-demo") == "RESULT,ssd-demo,1,8,60.000,success,unchecked"
     assert check_text(format_trials(trials), "3 of 3", "median 1 min 02 s", "slowest 1 min 02 s")
     failed = [*trials[:2], read_trial(2, 9, tmp_path)]
-    assert failed[-1].line("x") == "RESULT,x,2,9,inf,no end,unchecked"
+    assert failed[-1].line("x") == "RESULT,x,2,9,inf,not finished,unchecked"
     judged = [replace(trials[0], checked=True), replace(trials[1], checked=False), trials[2]]
     assert [trial.line("x").rpartition(",")[2] for trial in judged] == ["passed", "failed", "unchecked"]
     assert check_text(format_trials(judged), "MLPerf's checker", "1 of 2")

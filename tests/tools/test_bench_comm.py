@@ -139,7 +139,7 @@ def test_one_rank_of_a_launcher_and_another_number_of_ranks_are_refused(capsys, 
     one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     for name, value in {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}.items():
         monkeypatch.setenv(name, value)
-    refused(command(capsys, "bench", "comm"), "nobody")
+    refused(command(capsys, "bench", "comm"), "bench comm")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     refused(command(capsys, "bench", "comm", "--nproc-per-node", "3"), "started 2")

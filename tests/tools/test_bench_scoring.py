@@ -62,5 +62,5 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
 
 
 def test_nothing_to_measure_is_refused():
-    with pytest.raises(PacelineError, match="--num-images is 0"):
+    with pytest.raises(PacelineError, match="--num-images 0"):
         benches.run(Printer(), ["eval", "--num-images", "0"])

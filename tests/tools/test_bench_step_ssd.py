@@ -136,7 +136,7 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     [
         ("--depth 50", "--depth 50"),
         ("--image-size 32", "--image-size 32"),
-        ("--rounds 0", "--rounds is 0"),
+        ("--rounds 0", "--rounds 0"),
         ("--precision fp8", "fp8"),
     ],
 )

@@ -212,7 +212,7 @@ def test_lines_fit_eighty_columns_and_end_with_verdict_and_advice(monkeypatch):
     slow = facts(two(share=0.5))
     text = format_report(judge_ranks(slow["ranks"]), slow)
     assert max(map(len, text)) <= 80 and check_line(text, "slower", "1")
-    assert any(line.startswith("look at: n1: other processes") for line in text)
+    assert any(line.startswith("check: n1: other processes") for line in text)
     fast = facts(two())
     assert "fast" in format_report(judge_ranks(fast["ranks"]), fast)[-1]
 

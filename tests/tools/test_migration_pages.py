@@ -69,7 +69,7 @@ def test_a_wrong_number_in_a_table_would_be_noticed(monkeypatch):
 
     monkeypatch.setattr(mxnet_ssd, "TRAIN_IMAGES", 118_287)
     found = translation_record("mpirun -np 8 python ssd_main.py --batch-size 128 --lr-warmup-epochs 5")
-    assert any(re.match("steps_per_epoch: 116 there, 115 here", row["what"]) for row in found["differs"])
+    assert any(re.match("steps_per_epoch: 116 in the original, 115 in paceline", row["what"]) for row in found["differs"])
 
 
 def test_cells_of_entries_have_one_line():

@@ -51,10 +51,10 @@ def test_several_runs_are_compared_in_one_page_best_first_with_only_what_differs
     assert page.charts == ["Loss", "box AP"] and len(page.pictures) == 3
     for name in ("A bb", "B ccc", "C a"):
         assert page.html.count(f">{name}<") >= 2, name  # legends of both charts
-    table = page.text[page.text.index("Differences") : page.text.index("Scores")]
+    table = page.text[page.text.index("Differences") : page.text.index("Metrics")]
     assert "recipe | global_batch_size | 16 | 8 | 8 |" in table and "versions | torch | 2.15.0 | 2.15.0 | 2.11.0" in table
     assert "started" not in table and "task" not in table and "accelerator" not in table
-    scores = page.text[page.text.index("Scores") :]
+    scores = page.text[page.text.index("Metrics") :]
     assert scores.index("bb") < scores.index("ccc") < scores.index("| a |")
     assert "40.0" in scores and "unfinished" in scores
     assert [link["href"] for link in page.all("a")] == ["bb/report.html"]
@@ -64,7 +64,7 @@ def test_several_runs_are_compared_in_one_page_best_first_with_only_what_differs
 def test_runs_of_different_tasks_are_not_compared(runs, tmp_path, capsys):
     other = made(tmp_path, "other", 0.1, task="maskrcnn")
     said = command(capsys, "report", runs[0], other)
-    assert said.code == 2 and check_text(said.err, "tasks", "maskrcnn")
+    assert said.code == 2 and check_text(said.err, "task", "maskrcnn")
     assert str(other) in said.err and not (tmp_path / "comparison.html").exists()
 
 

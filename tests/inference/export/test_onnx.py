@@ -171,9 +171,9 @@ def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, c
     refused(export(capsys, run, out, "--verify-dir", tmp_path / "gone"), "gone")
     refused(export(capsys, run, tmp_path / "cats.safetensors", "--batch-size", 2), "--batch-size", "onnx")
     (tmp_path / "theirs.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch")
-    refused(export(capsys, run, tmp_path / "theirs.onnx"), "theirs.onnx", "not replaced")
+    refused(export(capsys, run, tmp_path / "theirs.onnx"), "theirs.onnx", "exists")
     (tmp_path / "cats_predict.py").write_text("print('mine')")
-    refused(export(capsys, run, out), "cats_predict.py", "not replaced")
+    refused(export(capsys, run, out), "cats_predict.py", "exists")
     moved = tmp_path / "run"
     shutil.copytree(run, moved, symlinks=True)
     forge(moved, {"data.manifest": str(tmp_path / "gone"), "controls.data": str(tmp_path / "gone")})

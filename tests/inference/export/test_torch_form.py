@@ -34,7 +34,7 @@ def test_a_classifier_s_file_is_opened_by_torch_alone_and_replaced(resnet_run, t
     theirs = tmp_path / "theirs.pt2"
     with zipfile.ZipFile(theirs, "w") as archive:
         archive.writestr("model/extra/other.json", "{}")
-    refused(command(capsys, "export", resnet_run.folder, "--output", theirs), "theirs.pt2", "not replaced")
+    refused(command(capsys, "export", resnet_run.folder, "--output", theirs), "theirs.pt2", "exists")
     with zipfile.ZipFile(theirs, "a") as archive:
         archive.writestr(IN_ZIP, "{}")
     assert is_replaceable(theirs)

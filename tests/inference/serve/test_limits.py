@@ -224,7 +224,7 @@ def test_photos_that_are_bombs_are_refused_by_their_headers():
         jpeg = bytearray(np.asarray(bytearray(_jpeg())))
         at = jpeg.index(b"\xff\xc0")
         jpeg[at + 5 : at + 9] = struct.pack(">HH", 65_000, 65_000)
-        service.ask("/predict", bytes(jpeg)).refused(422, f"more than {MAX_PIXELS:,}")
+        service.ask("/predict", bytes(jpeg)).refused(422, f"limit of {MAX_PIXELS:,}")
         # Scans without end: each costs a pass over the whole picture.
         scans = _jpeg(progressive=True)
         first = scans.index(b"\xff\xda")

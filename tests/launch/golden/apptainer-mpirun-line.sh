@@ -1,0 +1,4 @@
+mpirun --allow-run-as-root -np 16 --map-by ppr:8:node \
+    --bind-to none --tag-output -x OMP_NUM_THREADS -x PACELINE_EXIT_CODE_FILE \
+    -x PYTHONUNBUFFERED -x TERM /runs/ssd/launch/container.sh python3 \
+    -m paceline train ssd --data /data/coco --output-dir /runs/ssd
