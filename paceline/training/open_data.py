@@ -99,7 +99,7 @@ def _check_sampler(task: Task, reporter: Reporter) -> None:
         return
     if "draws" not in task.facts:
         raise RecipeError(
-            f"--sampler {sampler}: the custom task samples each image once per epoch. Set --sampler shuffle, or give the shapes "
+            f"--sampler {sampler}: the custom task samples each image once per epoch. Set --sampler random, or give the shapes "
             "of the data module the order of DataModule.sampled."
         )
     reporter.line(f"sampler {sampler}: {task.facts['draws']}")

@@ -135,7 +135,7 @@ def test_only_the_precision_tf32_allows_tf32(apply):
 
 @pytest.mark.parametrize("kind", ["cpu", "xpu", "hpu", "mps"])
 def test_tf32_is_for_nvidia_gpus(kind):
-    with pytest.raises(RecipeError, match=r"--system\.precision tf32.*Use fp32"):
+    with pytest.raises(RecipeError, match=r"--system\.precision tf32.*fp32"):
         check_system(System(kind, precision="tf32"))
 
 

@@ -104,7 +104,7 @@ def test_what_is_no_variable_or_the_launchers_is_refused(pair):
 
 
 def test_a_variable_with_two_values_is_refused_and_the_same_twice_is_one():
-    with pytest.raises(RecipeError, match="named twice"):
+    with pytest.raises(RecipeError, match="given twice"):
         check_system(System(env=("A=1", "A=2")))
     assert parse_env(System(env=("A=1", "A=1"))) == {"A": "1"}
 

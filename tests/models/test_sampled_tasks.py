@@ -124,5 +124,5 @@ def test_what_no_sampler_does_is_refused(monkeypatch):
     task = SimpleNamespace(data=SimpleNamespace(), facts={}, recipe=recipe)
     own = SimpleNamespace(open=lambda *_, **__: task, kind="class-folder")
     monkeypatch.setattr(open_data, "check_recipe", lambda _: own)
-    with raises(RecipeError, "--sampler class-balanced", "workload"):
+    with raises(RecipeError, "--sampler class-balanced", "task"):
         open_data.open_task(recipe, RunOptions(), None, manifest=object())  # type: ignore[arg-type]

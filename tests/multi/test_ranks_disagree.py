@@ -30,7 +30,7 @@ def refused(trainer: Trainer, run: Path, own: list[list[str]]) -> str:
     ("flag", "values", "named"),
     [
         ("--optim.lr", ("0.05", "0.06"), "optim.lr is 0.05 on rank 0 and 0.06 on rank 1."),
-        pytest.param("--max-val-images", ("21", "20"), "limit-val is 21 on rank 0 and 20 on rank 1.", marks=ONE_MORE),
+        pytest.param("--max-val-images", ("21", "20"), "max-val-images is 21 on rank 0 and 20 on rank 1.", marks=ONE_MORE),
     ],
 )
 def test_a_flag_that_differs_is_named_with_both_values(trainer, tmp_path, flag, values, named):
