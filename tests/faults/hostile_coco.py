@@ -144,7 +144,7 @@ OTHERS: dict[str, Case] = {
     "compressed run of too many digits": (runs("o" * 50 + "1"), "too many digits"),
     "compressed run of no such character": (runs("\x01\u20ac"), "cannot be read"),
     "half a character in a file's name": (put("images", 0, "file_name", "\ud800.jpg"), "a file name"),
-    "half a character in a class": (put("categories", 0, "name", "\ud800x"), "half a character"),
+    "half a character in a class": (put("categories", 0, "name", "\ud800x"), "surrogate code point"),
     "escape sequences in a file's name": (put("images", 0, "file_name", f"{ESCAPE}.jpg"), "not found"),
     "escape sequences in a class": (called(f"cat{ESCAPE}"), ""),
     "line break in a file's name": (put("images", 0, "file_name", "a\nforged: all is well.jpg"), "a file name"),
@@ -167,7 +167,7 @@ OTHERS: dict[str, Case] = {
     "named pipe": (of_the_json(fifo), "a named pipe"),
     "socket": (of_the_json(unix_socket), "a socket"),
     "endless zeros": (of_the_json(zeros), "a device"),
-    "a tebibyte": (of_the_json(lambda path: sparse(path, 1 << 40)), "more than the"),
+    "a tebibyte": (of_the_json(lambda path: sparse(path, 1 << 40)), "the limit is"),
 }  # fmt: skip
 
 COCO = Family("COCO JSON", make_set, read, words, {**matrix(), **OTHERS})

@@ -206,7 +206,7 @@ CASES: dict[str, Case] = {
     "endless zeros": (made("w.pth", zeros), "a device"),
     "nine tebibytes": (made("w.pth", lambda path: sparse(path, 9 << 40)), "GiB is too large"),
     "three gibibytes of safetensors": (made("w.safetensors", lambda path: sparse(path, 3 * GIB)), "GiB is too large"),
-    "two gibibytes of pickle": (made("w.pkl", lambda path: sparse(path, 2 * GIB)), "more than the"),
+    "two gibibytes of pickle": (made("w.pkl", lambda path: sparse(path, 2 * GIB)), "the limit is"),
     "empty": (raw("w.pth", b""), NO_PTH),
     "text": (raw("w.pth", b"hello"), NO_PTH),
     "torn": (torn("w.pth", 5000), NO_PTH),

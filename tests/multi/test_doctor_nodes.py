@@ -50,7 +50,7 @@ def test_a_node_that_sees_another_folder_and_has_fewer_ranks_is_named(trainer, t
     assert [rank.code for rank in ended] == [2, 0, 0], said(ended)
     facts = json.loads(ended[0].text)
     assert [node["ranks"] for node in facts["nodes"]] == [2, 1] and not any(rank.text for rank in ended[1:])
-    uneven, elsewhere = sorted(facts["findings"], key=lambda finding: "another folder" in finding["text"])
+    uneven, elsewhere = sorted(facts["findings"], key=lambda finding: "--check-dir" in finding["text"])
     assert elsewhere["nodes"] == uneven["nodes"] == [facts["nodes"][1]["name"]] and facts["problems"] == 2
     assert uneven["text"] == "ranks: 1 rank; 2 ranks on 1 of 2"
 

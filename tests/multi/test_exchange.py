@@ -61,4 +61,4 @@ def test_two_ranks_meet_over_the_interface_that_is_named(trainer, plain, tmp_pat
 
 def test_compression_is_refused_by_exact_on_all_ranks_in_one_line(trainer, tmp_path):
     ended = trainer.refused(tmp_path / "run", f"{SHORT} --system.grad-compression bf16 --deterministic")
-    assert said(ended).count("--deterministic: --system.grad-compression bf16") == 1
+    assert said(ended).count("--system.grad-compression bf16") == 1

@@ -72,4 +72,4 @@ def test_a_command_that_only_prints_fails_where_it_cannot_and_a_closed_descripto
     assert paceline(">&- 2>&-", "nonsense") == (2, "")
     assert paceline("2>/dev/full", "nonsense") == (2, "")
     code, said = paceline("<&- >&-", "nonsense")
-    assert code == 2 and check_text(said, "verb", "'nonsense'")
+    assert code == 2 and check_text(said, "command", "'nonsense'")

@@ -51,7 +51,7 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
     assert [set(each.values()) for each in threads] == [{cores[0]}, {cores[1]}], threads
     assert all(len(each) > 3 for each in threads)  # not the main thread alone
     assert not set(cores[0]) & set(cores[1]) and {*cores[0], *cores[1]} == get_allowed_cpus()
-    assert "cores (exclusive): rank 0 on" in ended[0].text and "cores (" not in ended[1].text
+    assert "CPU binding (exclusive): rank 0 on" in ended[0].text and "CPU binding (" not in ended[1].text
     # The cards tell two evaluation sizes.
     placed, free = ({name: without_card(each) for name, each in tensor_files(one).items()} for one in (run, unbound))
     assert placed == free

@@ -163,4 +163,6 @@ def test_each_host_has_the_message(trainer, tmp_path):
 
 def test_a_rank_says_itself_why_it_met_nobody(trainer, tmp_path):
     ended = trainer.refused(tmp_path / "run", environs=[{"PACELINE_SECRET": "short"}] * 2)
-    assert all("paceline: PACELINE_SECRET has 5 characters" in rank.text for rank in ended), said(ended)
+    assert all("paceline: PACELINE_SECRET: must have 16 to 4096 characters, got 5" in rank.text for rank in ended), said(
+        ended
+    )

@@ -20,7 +20,7 @@ from paceline.distributed.comm.messages import SECRET_VARIABLE
 # The ranks' patience with each other is counted in seconds here.
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
-IGNORED = "ignored a message in the store that this run did not sign"
+IGNORED = "ignoring a message in the store without this run's signature"
 ESCAPES = "\x1b[2Jdone\x07"
 
 
