@@ -86,7 +86,7 @@ def test_a_number_that_the_command_names_wins_and_is_said(photos, run, capsys):
 def test_another_flag_of_the_system_does_not_change_the_threads(photos, run, capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = command(capsys, *words_for(photos, run), "--system.prefetch-steps", 2)
-    assert said.code == 0 and threads_of(run) == 2 and "sums round" not in said.out
+    assert said.code == 0 and threads_of(run) == 2 and "1 thread" not in said.out
 
 
 @pytest.mark.parametrize("threads", [10**6, -1, "2", True])

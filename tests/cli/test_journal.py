@@ -163,7 +163,7 @@ def test_a_link_to_a_checkpoint_that_was_never_evaluated_is_put_right(class_phot
     point(run, 3)
     said = command(capsys, *words_for(class_photos, run))
     went_on(said, run, whole, 5)
-    assert "has lost" not in said.out
+    assert "are lost" not in said.out
 
 
 def test_a_best_checkpoint_that_was_deleted_is_said(class_photos, killed, capsys):

@@ -9,7 +9,7 @@ from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted((DOCS / "migration").glob("*.md"))
+PAGES = sorted((DOCS / "reference" / "generated" / "migration").glob("*.md"))
 COMMAND = re.compile(r"paceline (?:train|launch) ([\w@.-]+)([^`\n]*)")
 
 
