@@ -41,7 +41,7 @@ def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path_fact
     assert len(pages) > 90 and (tmp_path / "searchindex.js").stat().st_size > 100_000
     for page in pages:
         assert not [one for one in fetched(page.read_text()) if re.match(r"\w+:|//", one)], page
-    assert "score-above" in (tmp_path / "docs/reference/generated/cli/predict.html").read_text()
+    assert "score-threshold" in (tmp_path / "docs/reference/generated/cli/predict.html").read_text()
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"@import|url\(['\"]?(?:https?:)?//", style.read_text()), style
     shown_without_an_error(tmp_path, need_program("chromium", "chromium"), tmp_path_factory.mktemp("profile"))
@@ -71,7 +71,7 @@ def shown_without_an_error(site: Path, chromium: str, profile: Path) -> None:
         page.wait("document.querySelectorAll('#search-results li').length > 10")
         first = page.eval("[...document.querySelectorAll('#search-results li a')].map(one => one.innerText)")[:5]
         server.shutdown()
-        assert "Out of memory" in found[:3] and "Own photos" in first and not page.errors
+        assert "Out of memory" in found[:3] and "Dataset formats" in first and not page.errors
 
 
 class Silent(SimpleHTTPRequestHandler):
