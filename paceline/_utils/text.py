@@ -47,8 +47,8 @@ def join_names(names: Iterable[str], most: int = 5) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """'1 photo', '1,200 classes'."""
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+    """Format a number with its noun: '1 image', '1,200 classes', '2 batches'."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def suggest_name(name: str, menu: Iterable[str]) -> str:

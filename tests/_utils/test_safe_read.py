@@ -10,7 +10,7 @@ import pytest
 from messages import raises
 
 from paceline._utils.safe_read import open_plain, read_plain, read_plain_text, require_plain
-from paceline._utils.text import abbreviate, escape_line, escape_text, tidy_name
+from paceline._utils.text import abbreviate, escape_line, escape_text, format_count, tidy_name
 
 
 @pytest.fixture
@@ -79,3 +79,17 @@ def test_a_name_is_one_line_of_whole_characters(name: str, says: str) -> None:
     assert tidy_name(" polar\n bear\u2028x ") == "polar bear x"
     with raises(ValueError, says):
         tidy_name(name)
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "micro-batch", "1 micro-batch"),
+        (2, "micro-batch", "2 micro-batches"),
+        (0, "image", "0 images"),
+        (1200, "class", "1,200 classes"),
+        (2, "box", "2 boxes"),
+    ],
+)
+def test_a_number_has_the_plural_of_its_noun(number, noun, text):
+    assert format_count(number, noun) == text

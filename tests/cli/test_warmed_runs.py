@@ -125,7 +125,7 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
     assert areas == sorted(areas, reverse=True)
     count = len(prepared)
     assert [what for what in said if what.startswith("warming")] == [
-        f"warming up {number} of {count} shapes" for number in range(1, count + 1)
+        f"warming up shape {number} of {count}" for number in range(1, count + 1)
     ]
     (event,) = events_of(tmp_path / "warmed", "warm_up")
     assert event["shapes"] == count
