@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import struct
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -55,14 +56,17 @@ def test_a_file_that_is_none_of_ours_is_named(tmp_path, text):
         TrackerRun(tmp_path / "wandb.json", 2)
 
 
-def test_the_sink_on_the_page_does_what_it_says(class_photos, tmp_path, capsys, monkeypatch):
+def test_the_logger_on_the_page_records_a_run(class_photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    page = (Path(__file__).parents[2] / "docs/how-to/monitor-training.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/extend/logger.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
-    (tmp_path / "quality.py").write_text(blocks[0])
+    (tmp_path / "curves.py").write_text(blocks[0])
     run = tmp_path / "run"
-    assert train(capsys, class_photos, run, "--logger", f"{tmp_path}/quality.py:Quality").code == 0
-    assert re.fullmatch(r"2 \{'top1': [\d.]+, 'top5': [\d.]+\}\n", (run / "quality.txt").read_text())
+    assert train(capsys, class_photos, run, "--logger", f"{tmp_path}/curves.py:Curves").code == 0
+    table = sqlite3.connect(run / "curves.db")
+    rows = table.execute("SELECT step, value FROM curves WHERE kind = 'eval' AND name = 'top1'").fetchall()
+    table.close()
+    assert [step for step, _ in rows] == [2] and 0 <= rows[0][1] <= 1
 
 
 def pieces(content: bytes) -> Iterator[bytes]:
