@@ -1,4 +1,4 @@
-"""`paceline bench step --task maskrcnn --part shapes --data DIR`: how many shapes an epoch has, and what of them is empty.
+"""`paceline bench step --task instance-segmentation --part shapes --data DIR`: number of shapes per epoch, and their padding.
 
 Letters: n samples of an epoch   B images of a step   f images of a forward
 Counted are training forwards as a run cuts them: pixels that are padding, object slots without an object, and mask-head slots
@@ -64,10 +64,10 @@ def of_forwards(task: Any, settings: InstanceInput, each: int) -> dict[str, Any]
     shapes: Counter[Shape] = Counter()
     pixels = used = slots = objects = 0
     for step in range(plan.total_steps):
-        epochs_of, places = task.data.samples(step, forwards=plan.forwards)
+        epochs_of, places = task.data.samples(step, forwards=plan.micro_batches)
         numbers = task.data.train_numbers[places]
         shape = task.data.shapes.of_step(step, numbers).shape
-        for part in zip(np.split(epochs_of, plan.forwards), np.split(numbers, plan.forwards)):
+        for part in zip(np.split(epochs_of, plan.micro_batches), np.split(numbers, plan.micro_batches)):
             shapes[shape] += 1
             chosen = part[1]
             stored = task.data.train.heights[chosen], task.data.train.widths[chosen]

@@ -31,7 +31,7 @@ flags.add_argument("--output-dir", type=Path, default=Path("plain"))
 flags.add_argument("--max-steps", type=int, default=0, help="0 = the recipe's own")
 args = flags.parse_args()
 
-recipe, system, controls = RECIPES[args.recipe](), SYSTEMS["cpu"](), RunOptions(data=args.data)
+recipe, system, options = RECIPES[args.recipe](), SYSTEMS["cpu"](), RunOptions(data=args.data)
 launch = read_launch(os.environ)  # this process alone, or a rank under torchrun, srun, mpirun
 with open_distributed(launch, device=choose_device(system, launch.local_rank, launch.local_world)) as world:
     threads = set_threads(system, world)
@@ -39,10 +39,10 @@ with open_distributed(launch, device=choose_device(system, launch.local_rank, la
     rank_info = InputRank(world.rank, world.world, world.device, threads["loader"])
 
     # Data (a class of models/ssd/task.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimizer.
-    task = open_task(recipe, controls, world)
+    task = open_task(recipe, options, world)
     data = {"train_images": task.data.train_images, "val_images": task.data.val_images, "most": recipe.global_batch_size}
     plan = limit_steps(make_plan(recipe, system, world=world.world, **data), steps=args.max_steps)
-    run = RunSpec(args.recipe, recipe, "cpu", system, plan, controls)
+    run = RunSpec(args.recipe, recipe, "cpu", system, plan, options)
     state = build_state(build_model(task, run, world), run, world)
 
     # The loop: what a step trains on is a pure function of its number, and so is its learning rate.

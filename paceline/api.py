@@ -148,13 +148,13 @@ def train(
     if not isinstance(recipe, str | Recipe):
         raise PacelineError(f"paceline.train({recipe!r:.60}): expected a Recipe or the name of a recipe.")
     chosen = choose_recipe(recipe) if isinstance(recipe, str) else recipe
-    controls, changed = split_keywords(chosen, {"data": data, "output_dir": output_dir, **options}, overrides or {})
+    run_options, changed = split_keywords(chosen, {"data": data, "output_dir": output_dir, **options}, overrides or {})
     request = Request(
         name=recipe if isinstance(recipe, str) else "custom",
         recipe=override(chosen, changed),
         system_name=system,
         system=system_for(str(recipe), system, choose_system(system), changed),
-        controls=controls,
+        options=run_options,
         given=frozenset(changed) | ({"system"} if system != "auto" else set()),
     )
     validate(request, read_launch(os.environ))
@@ -164,9 +164,9 @@ def train(
 def train_request(request: Request, console: Console | None = None) -> TrainResult:
     """Train a request that `validate` accepted on this rank, and write the report of the run.
 
-    console   closed here; None: a new one, by the request's controls
+    console   closed here; None: a new one, by the request's run_options
     """
-    console = console or open_console(request.controls, read_launch(os.environ).rank)
+    console = console or open_console(request.options, read_launch(os.environ).rank)
     console.describe = format_prepared
     try:
         return run_training(request, console, on_end=report_run)
@@ -186,7 +186,7 @@ def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, consol
         console.warning(
             f"warning: the run is complete, but has no report: {' '.join(str(error).split())} To retry:  {again}"
         )
-    if ending.status != "interrupted" and not run.controls.synthetic and (folder / CHECKPOINTS / LAST).exists():
+    if ending.status != "interrupted" and not run.options.synthetic and (folder / CHECKPOINTS / LAST).exists():
         console.line(f"next:   {format_command('predict', folder, 'PHOTOS')}")
 
 
@@ -220,7 +220,7 @@ def split_keywords(
         raise PacelineError('overrides: must be a dict with dotted names as keys: overrides={"optim.lr": 0.01}.')
     hints = get_hints(RunOptions)
     of_recipe = {entry.name for entry in fields(recipe)} - {NO_FLAG}
-    controls: dict[str, Any] = {}
+    run_options: dict[str, Any] = {}
     of_mlperf = {name.partition(".")[2]: value for name, value in overrides.items() if name.startswith("mlperf.")}
     if of_mlperf and "mlperf" in keywords:
         raise PacelineError("mlperf: given both as a keyword argument and in overrides. Remove one of them.")
@@ -229,18 +229,18 @@ def split_keywords(
     changed = {name: _plain(value) for name, value in overrides.items() if not name.startswith("mlperf.")}
     for name, value in keywords.items():
         if name == "mlperf":
-            controls[name] = _submission(value)
+            run_options[name] = _submission(value)
         elif name == "logger" and isinstance(value, str):
-            controls[name] = (value,)
+            run_options[name] = (value,)
         elif name in hints:
-            controls[name] = convert_checked(hints[name], _plain(value), name)
+            run_options[name] = convert_checked(hints[name], _plain(value), name)
         elif name not in of_recipe:
             raise PacelineError(f"{name}: unknown keyword argument.{_nearest(name, recipe)}")
         elif name in overrides:
             raise PacelineError(f"{name}: given both as a keyword argument and in overrides. Remove one of them.")
         else:
             changed[name] = _plain(value)
-    return RunOptions(**controls), changed
+    return RunOptions(**run_options), changed
 
 
 def _submission(value: Any) -> Submission:

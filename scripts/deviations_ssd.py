@@ -81,12 +81,12 @@ def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
 def ties(task: Task, photos: int) -> dict[str, dict[str, float]]:
     """Share of samples that another order or another precision of default boxes matches otherwise, beside recipe ssd's."""
     detectors = {
-        "ssd": WORKLOADS["ssd"].network.build(mlperf(), 1),
-        "ssd-mlperf-*": WORKLOADS["ssd"].network.build(mlperf_1024(), 1),
+        "ssd": WORKLOADS["detection"].network.build(mlperf(), 1),
+        "ssd-mlperf-*": WORKLOADS["detection"].network.build(mlperf_1024(), 1),
     }
-    detectors["ssd-gaudi"] = WORKLOADS["ssd"].network.build(gaudi(), 1)
+    detectors["ssd-gaudi"] = WORKLOADS["detection"].network.build(gaudi(), 1)
     plain = replace(mlperf(), model=replace(mlperf().model, parity=SSDParity(box_order="cell")))
-    detectors["the first by cell, as before"] = WORKLOADS["ssd"].network.build(plain, 1)
+    detectors["the first by cell, as before"] = WORKLOADS["detection"].network.build(plain, 1)
     samples, moved, positives = 0, Counter(), Counter()
     for number in range(photos):
         label = drawn(task, number, 0, mlperf().input)[1].label
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=200)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    task = WORKLOADS["ssd"].open(mlperf(), Manifest.load(prepare_if_needed(asked.data, kind="boxes")))
+    task = WORKLOADS["detection"].open(mlperf(), Manifest.load(prepare_if_needed(asked.data, kind="boxes")))
     photos = min(asked.photos, task.data.train_images)
     found = {
         "training photos": task.data.train_images,

@@ -28,7 +28,7 @@ from paceline.config.recipes import RECIPES
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference" / "generated"
 FLAGS = FOLDER.parents[1] / "schemas" / "flags.json"
 # The recipe whose --help has all flags of a workload.
-WHOLE = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
+WHOLE = {"classification": "resnet50", "detection": "ssd", "instance-segmentation": "maskrcnn"}
 # In a help text, the title of a group of flags; and a flag, or a word without one.
 GROUP, ENTRY = re.compile(r"([a-z][\w.-]*):"), re.compile(r"  (?:--\w|[A-Z]{2})")
 

@@ -159,7 +159,7 @@ def recipe() -> tuple[Schema, Schema]:
 def run() -> tuple[Schema, Schema]:
     """RUN/run.json."""
     asked, defs = recipe()
-    for name, hint, template in (("System", System, System()), ("Controls", RunOptions, RunOptions())):
+    for name, hint, template in (("System", System, System()), ("Options", RunOptions, RunOptions())):
         schema, inner = of_dataclass(hint, template)
         defs |= {**inner, name: schema}
     plan = TypeAdapter(BatchPlan).json_schema(schema_generator=_Untitled)
@@ -167,9 +167,9 @@ def run() -> tuple[Schema, Schema]:
     for name, text in described(BatchPlan).items():
         plan["properties"][name].setdefault("description", text)
     defs |= plan.pop("$defs", {}) | {"Plan": plan, "Recipe": asked}
-    of_card = {"step", "metrics", "best_f1", "run", "graph", "colours", "averaged"}
+    of_card = {"step", "metrics", "best_f1", "run", "graph", "color_order", "averaged"}
     known = {name: KINDS[kind] for name, kind in run_record.KINDS.items() if name not in of_card}
-    known |= {name: {"$ref": f"#/$defs/{name.title()}"} for name in ("recipe", "system", "plan", "controls")}
+    known |= {name: {"$ref": f"#/$defs/{name.title()}"} for name in ("recipe", "system", "plan", "options")}
     known |= {
         "format": {"const": FORMAT},
         "classes": STRINGS,
@@ -202,34 +202,34 @@ def predictions() -> tuple[Schema, Schema]:
     """predictions.json of `paceline predict`."""
     share = {"type": "number", "minimum": 0, "maximum": 1}
     detection = {
-        "category_id": {**INT, "description": "as the training set's annotation file numbers the class"},
+        "category_id": {**INT, "description": "id of the class in the annotations of the training data"},
         "name": STRING,
         "bbox": {
             **{"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4},
-            "description": "left, top, width, height in pixels of the photo; it may reach beyond it",
+            "description": "left, top, width, and height in pixels of the image; it can extend beyond the image",
         },
         "score": share,
         "segmentation": {
             "type": "object",
-            "description": "the mask, COCO's compressed run lengths",
+            "description": "mask as COCO's compressed RLE",
             "properties": {"size": {"type": "array", "items": INT, "minItems": 2, "maxItems": 2}, "counts": STRING},
             "required": ["size", "counts"],
         },
     }
     photo = {
         "file": STRING,
-        "picture": {"type": ["string", "null"], "description": "the drawn picture, in this folder"},
+        "annotated_image": {"type": ["string", "null"], "description": "path of the annotated image in this folder"},
         "files": STRINGS,
         "image_id": INT,
-        "frame": {**INT, "description": "of a video, from 0"},
-        "seconds": {"type": "number", "description": "of a video, from its start"},
+        "frame": {**INT, "description": "number of the video frame, from 0"},
+        "seconds": {"type": "number", "description": "time of the frame from the start of the video, in seconds"},
     }
     objects = {"width": INT, "height": INT, "detections": {"type": "array", "items": {"$ref": "#/$defs/detection"}}}
     best = {"classes": {"type": "array", "items": INT}, "names": STRINGS, "scores": {"type": "array", "items": share}}
     defs = {
         "detection": _object(detection, [name for name in detection if name != "segmentation"]),
-        "objects": _object({**photo, **objects}, ["file", "picture", *objects]),
-        "best classes": _object({**photo, **best}, ["file", "picture", *best]),
+        "objects": _object({**photo, **objects}, ["file", "annotated_image", *objects]),
+        "best classes": _object({**photo, **best}, ["file", "annotated_image", *best]),
         "skipped": _object({"file": STRING, "reason": STRING}, ["file", "reason"]),
     }
     answer = {"oneOf": [{"$ref": "#/$defs/objects"}, {"$ref": "#/$defs/best classes"}]}
@@ -238,7 +238,7 @@ def predictions() -> tuple[Schema, Schema]:
         "run": STRING,
         "checkpoint": STRING,
         "classes": STRINGS,
-        "coco_results": {**BOOL, "description": "whether coco_results.json lies beside it"},
+        "coco_results": {**BOOL, "description": "whether coco_results.json was written to the same folder"},
         "files": STRINGS,
         "images": {"type": "array", "items": answer},
         "skipped": {"type": "array", "items": {"$ref": "#/$defs/skipped"}},

@@ -141,7 +141,7 @@ def main() -> int:
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
     recipe = our_recipe(asked.batch, max(asked.steps, DROP + 1))
-    task = WORKLOADS["ssd"].open(recipe, Manifest.load(prepare_if_needed(asked.data, kind="boxes")))
+    task = WORKLOADS["detection"].open(recipe, Manifest.load(prepare_if_needed(asked.data, kind="boxes")))
     keys, samples = choose(task, recipe, asked.batch * asked.steps)
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]

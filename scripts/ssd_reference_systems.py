@@ -67,7 +67,7 @@ def plain_lr(step: int, batch: int) -> float:
 
 def first_model(recipe: SSDRecipe) -> SSDWithLoss:
     """The network that both sides start from."""
-    model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
+    model = WORKLOADS["detection"].network.build(recipe, CLASSES)
     zero = recipe.model.zero_init_residual
     init_ssd(model.network, torch.Generator().manual_seed(recipe.seed), zero_init_residual=zero)
     return model

@@ -97,8 +97,10 @@ def make_run(
     run.mkdir()
     (data / "val").mkdir(parents=True)
     recipe = {"task": task, "global_batch_size": 8, "target": list(targets.items())}
-    parts = {"system": {"device": "cpu"}, "plan": {"total_steps": 60}, "controls": {}, "data": {"root": str(data)}}
-    (run / "run.json").write_text(json.dumps({"format": 1, "name": f"{task}-demo", "world": 1, "recipe": recipe, **parts}))
+    parts = {"system": {"device": "cpu"}, "plan": {"total_steps": 60}, "options": {}, "data": {"root": str(data)}}
+    (run / "run.json").write_text(
+        json.dumps({"format": 1, "name": f"{task}-demo", "world_size": 1, "recipe": recipe, **parts})
+    )
     log = EventLog(run / "events.jsonl")
     for step in (20, 40, 60):
         when = {"step": step, "epoch": step / 20, "seconds": float(step)}

@@ -17,7 +17,7 @@ def list_photos(root: Path, names: Sequence[str], *, folder: Path | None = None)
     place.mkdir(parents=True, exist_ok=True)
     encoded = [name.encode(errors="surrogateescape") for name in names]
     arrays = file_per_record_arrays(encoded, lengths=ones, labels=0 * ones, heights=ones, widths=ones, extra={})
-    counts = dict.fromkeys(("bytes", "rotated", "greyscale", "cmyk", "not_jpeg", "misnamed", "ignored"), 0)
+    counts = dict.fromkeys(("bytes", "rotated", "grayscale", "cmyk", "not_jpeg", "misnamed", "ignored"), 0)
     split = Split(
         **counts, folder="val", images=len(names), per_class=(len(names),), content_hash="", unreadable=(),
         directory_mtimes=(0,), arrays=describe_arrays(arrays),

@@ -35,18 +35,18 @@ def tiny() -> Recipe:
 
 
 def test_keywords_of_run_and_recipe_are_told_apart():
-    controls, overrides = split_keywords(
+    options, overrides = split_keywords(
         tiny(), {"data": Path("photos"), "max_steps": 3, "global_batch_size": 64, "seed": 7}, {"optim.lr": 0.5}
     )
-    assert controls == RunOptions(data="photos", max_steps=3)
+    assert options == RunOptions(data="photos", max_steps=3)
     assert overrides == {"optim.lr": 0.5, "global_batch_size": 64, "seed": 7}
     recipe = override(tiny(), overrides)
     assert (recipe.global_batch_size, recipe.seed, recipe.optim.lr) == (64, 7, 0.5)
 
 
 def test_a_run_of_which_nothing_is_asked_is_as_its_recipe_says():
-    controls, overrides = split_keywords(tiny(), {}, {})
-    asked = {entry.name for entry in fields(RunOptions) if getattr(controls, entry.name)}
+    options, overrides = split_keywords(tiny(), {}, {})
+    asked = {entry.name for entry in fields(RunOptions) if getattr(options, entry.name)}
     assert (asked, overrides) == ({"keep_checkpoints", "tensorboard", "mlperf"}, {})
 
 
@@ -61,10 +61,10 @@ def test_no_keyword_means_two_things():
 
 
 def test_numpy_s_numbers_and_paths_are_taken_as_python_s():
-    controls, overrides = split_keywords(
+    options, overrides = split_keywords(
         tiny(), {"max_steps": np.int64(3), "seed": np.int32(4), "weights": Path("w.pth")}, {"optim.lr": np.float32(0.5)}
     )
-    assert (type(controls.max_steps), controls.max_steps, controls.weights) == (int, 3, "w.pth")
+    assert (type(options.max_steps), options.max_steps, options.weights) == (int, 3, "w.pth")
     assert type(overrides["optim.lr"]) is float and type(override(tiny(), overrides).seed) is int
 
 
@@ -148,8 +148,8 @@ def test_the_typed_keywords_are_the_fields_of_the_run_s_options_and_of_a_recipe(
 
 def test_every_typed_keyword_is_taken():
     usual = asdict(RunOptions()) | {entry.name: getattr(tiny(), entry.name) for entry in fields(Recipe)}
-    controls, overrides = split_keywords(tiny(), {name: usual[name] for name in get_type_hints(TrainOptions)}, {})
-    assert controls == RunOptions() and override(tiny(), {**overrides, "optim.lr": tiny().optim.lr}) == tiny()
+    options, overrides = split_keywords(tiny(), {name: usual[name] for name in get_type_hints(TrainOptions)}, {})
+    assert options == RunOptions() and override(tiny(), {**overrides, "optim.lr": tiny().optim.lr}) == tiny()
 
 
 def test_an_editor_knows_the_keywords_and_their_types(tmp_path):

@@ -98,7 +98,7 @@ def test_what_is_wrong_does_not_fit(resnet_run):
         lambda facts: facts["recipe"].update(ema_decay=1.0),
         lambda facts: facts["recipe"]["model"].update(depth=51),
         lambda facts: facts["recipe"]["input"].update(crop_scale=[0.1]),
-        lambda facts: facts["controls"].update(keep_checkpoints=0),
+        lambda facts: facts["options"].update(keep_checkpoints=0),
         lambda facts: facts["system"].update(precision="fp8"),
     ):
         wrong = copy.deepcopy(facts)

@@ -40,7 +40,7 @@ class ParsedArgs:
     name: str  # the recipe's name
     recipe: Recipe
     system_name: str
-    controls: Any  # the verb's own dataclass
+    options: Any  # the verb's own dataclass
     given: frozenset[str]  # dotted names of the fields set by hand; "system" where a system was named
     system_flags: System  # as parsed; where the machine is asked, only those of its fields count that were given
     asks: bool  # whether the machine is asked
@@ -65,17 +65,17 @@ class ParsedArgs:
 
         Raises RecipeError where the recipe cannot be cut over them, naming what was published.
         """
-        if self.controls.dedicated_eval_ranks or self.given & CUTTING:
+        if self.options.dedicated_eval_ranks or self.given & CUTTING:
             return ""
-        return check_nodes(self.name, self.system_name, self.controls.nodes)
+        return check_nodes(self.name, self.system_name, self.options.nodes)
 
     def request(self, command: str, *, repeats: bool = False) -> Request:
         """The request of this command line, whose system is as the flags name it: the machine was not asked.
 
-        repeats  recipe and controls come from a run.json
+        repeats  recipe and options come from a run.json
         """
         system = self.system_flags
-        return Request(self.name, self.recipe, self.system_name, system, self.controls, self.given, command, repeats)
+        return Request(self.name, self.recipe, self.system_name, system, self.options, self.given, command, repeats)
 
 
 def parse(printer: Printer, arguments: Sequence[str], default: Fields, prog: str, description: str = "") -> Fields:
@@ -133,28 +133,28 @@ def run_kind(
 
 def parse_run_args(
     arguments: Sequence[str],
-    controls: Any,
+    options: Any,
     *,
     verb: str,
     base: tuple[str, Recipe, str, System] | None = None,
     description: str = "",
     printer: Printer | None = None,
 ) -> ParsedArgs:
-    """`RECIPE [--system NAME] [--flags]`: the recipe's fields flat, the system's under --system., `controls` flat.
+    """`RECIPE [--system NAME] [--flags]`: the recipe's fields flat, the system's under --system., `options` flat.
 
-    printer   obeys --quiet and --json where they are none of the controls
+    printer   obeys --quiet and --json where they are none of the options
     base      (recipe name, recipe, system name, system) when they come from a run instead of from the menu
     Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, PacelineError for
     an unknown flag.
     """
-    own = [entry.name for entry in dataclasses.fields(controls)]
+    own = [entry.name for entry in dataclasses.fields(options)]
     words = _split_pairs((printer := printer or Printer()).taken(_gathered(arguments, "--logger"), own), "--target")
     if base is None:
         name, *words = [_first_word(words, verb), *words[1:]]
         recipe, system_name, system = choose_recipe(name), "auto", None
     else:
         name, recipe, system_name, system = base
-    known = (*_flags_of(recipe), *_flags_of(System(), "system."), *_flags_of(controls), "--system")
+    known = (*_flags_of(recipe), *_flags_of(System(), "system."), *_flags_of(options), "--system")
     asked_system, words = pop_flag_value(printer.accept_foreign(words, known), "--system", "h100x8")
     if asked_system:
         system_name, system = asked_system, None
@@ -166,15 +166,15 @@ def parse_run_args(
     if (help_of := parse_help_request(words)) is not None:
         entries = [
             HelpEntry("run", "--system", "NAME", SYSTEM, "auto"),
-            *list_help_entries(controls),
-            *_shared(controls),
+            *list_help_entries(options),
+            *_shared(options),
             *list_help_entries(recipe, group="recipe"),
             *list_help_entries(system, "system.", "system"),
         ]
         print_help(help_of, f"{verb} {name}", description or _about(name, recipe), entries)
-    parts = [("", recipe), ("system.", system), ("", controls)]
-    changed, where, controls = _parse(parts, words, known, f"{verb} {name}")
-    printer.json, explicit = getattr(controls, "json", False) is True, _given(words)
+    parts = [("", recipe), ("system.", system), ("", options)]
+    changed, where, options = _parse(parts, words, known, f"{verb} {name}")
+    printer.json, explicit = getattr(options, "json", False) is True, _given(words)
     changed = resolve_length(changed, explicit)
     check_batch_and_lr(recipe, changed, explicit)
     check_recipe(changed)
@@ -184,8 +184,8 @@ def parse_run_args(
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
     # The flags of a verb whose launcher decides the number of nodes have none.
     nodes = (
-        math.ceil(count_ranks(controls, explicit, where.ranks_per_node) / where.ranks_per_node)
-        if hasattr(controls, "nodes")
+        math.ceil(count_ranks(options, explicit, where.ranks_per_node) / where.ranks_per_node)
+        if hasattr(options, "nodes")
         else 0
     )
     published = published_for(name, system_name, nodes)
@@ -194,7 +194,7 @@ def parse_run_args(
     if "system.env" in explicit:
         env = merge_env(env, where.env)
     explicit |= {"system"} if asked_system or any(name.startswith("system.") for name in explicit) else set()
-    return ParsedArgs(name, changed, system_name, controls, frozenset(explicit), dataclasses.replace(where, env=env), asks)
+    return ParsedArgs(name, changed, system_name, options, frozenset(explicit), dataclasses.replace(where, env=env), asks)
 
 
 def needs_machine(system_name: str, words: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from paceline.cli.flags import pop_flag_value
 from paceline.cli.printing import print_error
 from paceline.config.model_card import refuse_graph
 from paceline.config.recipe import Recipe
-from paceline.config.run import RunOptions, RunRecord, check_controls, from_json, read_run, relative_data, saved_system
+from paceline.config.run import RunOptions, RunRecord, check_run_options, from_json, read_run, relative_data, saved_system
 from paceline.config.system import System
 from paceline.models.registry import load_saved_recipe
 from paceline.training.run_arguments import format_workload_command
@@ -35,9 +35,9 @@ def saved_request(
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
     anew = {"output_dir": "", "sync_to": "", "quiet": False, "json": False, "logger": ()}
     # fill() complains of a value that is no path.
-    result = {"data": relative_data(facts)} if isinstance(facts.controls.get("data"), str) else {}
-    controls = from_json(RunOptions(), {**facts.controls, **result, **anew}, f"{path}: controls")
+    result = {"data": relative_data(facts)} if isinstance(facts.options.get("data"), str) else {}
+    options = from_json(RunOptions(), {**facts.options, **result, **anew}, f"{path}: options")
     # A claim about the moment before that run, not this one.
-    controls = replace(controls, mlperf=replace(controls.mlperf, cache_cleared=False))
-    check_controls(controls)
-    return (facts.name, recipe, facts.system_name, saved_system(facts, path)), controls, facts, rest
+    options = replace(options, mlperf=replace(options.mlperf, cache_cleared=False))
+    check_run_options(options)
+    return (facts.name, recipe, facts.system_name, saved_system(facts, path)), options, facts, rest

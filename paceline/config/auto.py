@@ -62,7 +62,7 @@ class DatasetStats:
 class AutoContext:
     """What the choice depends on beside recipe and data."""
 
-    given: Collection[str]  # dotted names of the fields of recipe and controls that were set by hand
+    given: Collection[str]  # dotted names of the fields of recipe and options that were set by hand
     cpu: bool = True  # whether the run is on one
     ranks: int = 1  # processes that share a batch
 

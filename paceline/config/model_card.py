@@ -109,11 +109,11 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "recipe": _dict,
     "system": _dict,
     "plan": _each(_whole),
-    "controls": _dict,
+    "options": _dict,
     "classes": lambda value: _texts(value) and bool(value),
     "data": _data,
     "system_name": _text,
-    "colours": lambda value: value == "rgb",  # order of the pixels that the network takes
+    "color_order": lambda value: value == "rgb",  # order of the pixels that the network takes
     "averaged": lambda value: value is False,  # the run was evaluated with an average of these weights
     "versions": _each(_text),
     "step": _whole,
@@ -139,11 +139,11 @@ def make_card(facts: Mapping[str, Any], **more: Any) -> str:
     more   facts in place of the run's own, and those that a run.json has not: step, metrics, best_f1, run
     Raises PacelineError where a name in them is none that `read_card` takes.
     """
-    facts = {"system": {}, "plan": {}, "controls": {}, "data": {}, "colours": "rgb", **facts, **more}
+    facts = {"system": {}, "plan": {}, "options": {}, "data": {}, "color_order": "rgb", **facts, **more}
     parts = {"system": OF_SYSTEM, "plan": OF_PLAN, "data": OF_DATA}
     card = {name: facts[name] for name in CHECKS if name in facts}
     card |= {name: {key: facts[name][key] for key in keys if key in facts[name]} for name, keys in parts.items()}
-    card["controls"] = {"synthetic": bool(facts["controls"].get("synthetic"))}
+    card["options"] = {"synthetic": bool(facts["options"].get("synthetic"))}
     # A recipe that was written in Python and one that was read from a run.json differ in their order, and as 12 and 12.0 do.
     text = json.dumps(_whole_as_int({"schema": SCHEMA, **card}), separators=(",", ":"), sort_keys=True)
     if len(text) > MAX_HEADER // 2:  # the tensors' names have the rest
@@ -247,7 +247,7 @@ def _checked(text: Any, where: str) -> dict[str, Any] | None:
             raise CheckpointError(f"{where}: invalid metadata: {name} is {value}.")
     known = {name: value for name, value in card.items() if name in CHECKS}
     data = {name: value for name, value in card["data"].items() if name in OF_DATA}
-    return {**known, "data": data, "controls": {"synthetic": card["controls"].get("synthetic") is True}, "world": 1}
+    return {**known, "data": data, "options": {"synthetic": card["options"].get("synthetic") is True}, "world_size": 1}
 
 
 # Graphs that `paceline export` writes: which verbs take them; and the metadata in such a file, read without any package.

@@ -109,35 +109,35 @@ class StepRates(NamedTuple):
 class BatchPlan:
     """What the loop carries out. Steps are counted from 0; "after step n" means n steps are done."""
 
-    world: int  # ranks that train
+    world_size: int  # ranks that train
     nodes: int  # machines, those of ranks that only evaluate included
     global_batch_size: int  # images per optimizer step
     images_per_rank: int  # images of one step on one rank
     micro_batch_size: int  # images of one forward on one rank
-    forwards: int  # forwards (accumulations) per step
+    micro_batches: int  # forwards (accumulations) per step
     bn_batch_size: int  # images that share BatchNorm statistics, after capping at the global batch
     bn_groups: int  # groups that one forward is split into
-    bn_join: int  # ranks whose forwards share statistics
+    bn_ranks: int  # ranks whose forwards share statistics
     train_images: int  # N
     val_images: int  # images of one evaluation
     steps_per_epoch: float  # N / B, or rounded as the recipe says
     total_steps: int  # the recipe's length
     stop_after: int  # steps this run is asked to take: total_steps, or fewer with --max-steps
     warmup_steps: float  # end of the warm-up
-    hold_steps: float  # end of the held peak
-    schedule_steps: float  # end of the decay
-    boundaries: tuple[float, ...]  # steps at which kind "steps" decays
+    decay_start_step: float  # end of the held peak
+    decay_end_step: float  # end of the decay
+    milestones: tuple[float, ...]  # steps at which kind "steps" decays
     eval_steps: tuple[int, ...]  # evaluations fall after these steps
     loss_normalizer_images: int = 0  # images whose losses are normalized together; 0 = the task's losses need no groups
     loss_groups: int = 1  # loss groups that one forward holds
-    loss_forwards: int = 1  # consecutive forwards of a rank that make up one loss group
-    loss_join: int = 1  # ranks whose forwards make up one loss group: 1 or all
+    loss_micro_batches: int = 1  # consecutive forwards of a rank that make up one loss group
+    loss_ranks: int = 1  # ranks whose forwards make up one loss group: 1 or all
     eval_ranks: int = 0  # further ranks, which only evaluate
 
     @property
     def evaluators(self) -> int:
         """Ranks that share an evaluation: those that do nothing else, else those that train."""
-        return self.eval_ranks or self.world
+        return self.eval_ranks or self.world_size
 
 
 def split_batch(
@@ -184,12 +184,12 @@ def _split_fields(global_batch_size: int, world: int, most: int, bn_batch_size: 
     assert losses is not None  # split_batch took a cut that reaches it
     return {
         "micro_batch_size": images,
-        "forwards": forwards,
+        "micro_batches": forwards,
         "bn_groups": groups,
-        "bn_join": join,
+        "bn_ranks": join,
         "loss_groups": losses.groups,
-        "loss_forwards": losses.forwards,
-        "loss_join": losses.join,
+        "loss_micro_batches": losses.forwards,
+        "loss_ranks": losses.join,
     }
 
 
@@ -303,7 +303,7 @@ def make_plan(
     schedule, quality = recipe.schedule, recipe.eval
     unit = _steps_of(schedule.unit, per_epoch, total)
     return BatchPlan(
-        world=world,
+        world_size=world,
         nodes=max(1, math.ceil((world + eval_ranks) / system.ranks_per_node)),
         global_batch_size=batch,
         images_per_rank=batch // world,
@@ -314,9 +314,9 @@ def make_plan(
         total_steps=total,
         stop_after=total,
         warmup_steps=schedule.warmup * unit,
-        hold_steps=schedule.decay_start * unit,
-        schedule_steps=schedule.decay_end * unit if schedule.decay_end else float(total),
-        boundaries=tuple(boundary * unit for boundary in schedule.milestones),
+        decay_start_step=schedule.decay_start * unit,
+        decay_end_step=schedule.decay_end * unit if schedule.decay_end else float(total),
+        milestones=tuple(boundary * unit for boundary in schedule.milestones),
         eval_steps=_eval_steps(quality.start, quality.every, quality.at, _steps_of(quality.unit, per_epoch, total), total),
         loss_normalizer_images=loss_normalizer_images,
         eval_ranks=eval_ranks,
@@ -327,7 +327,8 @@ def make_plan(
 def resplit(plan: BatchPlan, most: int) -> BatchPlan:
     """The plan with its batch cut into forwards of at most `most` images. Raises RecipeError where spans cannot be reached so."""
     return replace(
-        plan, **_split_fields(plan.global_batch_size, plan.world, most, plan.bn_batch_size, plan.loss_normalizer_images)
+        plan,
+        **_split_fields(plan.global_batch_size, plan.world_size, most, plan.bn_batch_size, plan.loss_normalizer_images),
     )
 
 
@@ -373,10 +374,10 @@ def lr_at(recipe: Recipe, plan: BatchPlan, step: int) -> float:
         recipe.schedule,
         step,
         peak=recipe.optim.lr,
-        total_steps=plan.schedule_steps,
+        total_steps=plan.decay_end_step,
         warmup_steps=plan.warmup_steps,
-        hold_steps=plan.hold_steps,
-        boundaries=plan.boundaries,
+        hold_steps=plan.decay_start_step,
+        boundaries=plan.milestones,
     )
 
 

@@ -22,7 +22,7 @@ from paceline.config.constraints import AboveZero, Count, Whole, ZeroOrMore, rea
 from paceline.config.plan import split_batch
 from paceline.config.system import Binding, Precision, System
 
-Workload = Literal["classification", "ssd", "maskrcnn"]
+Workload = Literal["classification", "detection", "instance-segmentation"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PublishedConfig:
     @property
     def loss_normalizer_images(self) -> int:
         """Images whose losses are normalized together: Mask R-CNN's are those of an accelerator; 0 = no matter."""
-        return self.micro_batch_size if self.workload == "maskrcnn" else 0
+        return self.micro_batch_size if self.workload == "instance-segmentation" else 0
 
     @property
     def ranks_per_node(self) -> int:

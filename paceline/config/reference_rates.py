@@ -90,17 +90,17 @@ RATES = (
     StepRate("classification", "off", "on", "torch", 4776),
     StepRate("classification", "off", "off", "torch", 4689),
     StepRate("classification", "off", "off", "triton", 3230),
-    StepRate("ssd", "off", "on", "triton", 3198),
-    StepRate("ssd", "off", "off", "triton", 2920),
-    StepRate("ssd", "off", "on", "torch", 2741),
-    StepRate("ssd", "off", "off", "torch", 2657),
-    StepRate("maskrcnn", "off", "on", "triton", 172.1),
-    StepRate("maskrcnn", "off", "off", "triton", 166.9),
-    StepRate("maskrcnn", "off", "on", "torch", 111.4),
-    StepRate("maskrcnn", "off", "off", "torch", 104.3),
+    StepRate("detection", "off", "on", "triton", 3198),
+    StepRate("detection", "off", "off", "triton", 2920),
+    StepRate("detection", "off", "on", "torch", 2741),
+    StepRate("detection", "off", "off", "torch", 2657),
+    StepRate("instance-segmentation", "off", "on", "triton", 172.1),
+    StepRate("instance-segmentation", "off", "off", "triton", 166.9),
+    StepRate("instance-segmentation", "off", "on", "torch", 111.4),
+    StepRate("instance-segmentation", "off", "off", "torch", 104.3),
 )
 # Images of a forward in these measurements.
-IMAGES = {"classification": 256, "ssd": 128, "maskrcnn": 12}
+IMAGES = {"classification": 256, "detection": 128, "instance-segmentation": 12}
 # Compiling takes at most this long on COMPILE_CORES busy cores (results/gpu), and longer on fewer.
 COMPILE_SECONDS, COMPILE_CORES = 120.0, 16
 
@@ -132,9 +132,9 @@ def find_fastest(
         and (builds or (row.compile, row.kernels) == ("off", "torch"))
         and not (row.compile == "on" and not compiles)
         # Graphs were measured on one GPU, with images of one shape.
-        and not (row.cuda_graph == "on" and requested["cuda_graph"] == "auto" and (plan.world > 1 or varied))
+        and not (row.cuda_graph == "on" and requested["cuda_graph"] == "auto" and (plan.world_size > 1 or varied))
     ]
     most = seconds * max((row.rate for row in rows), default=0.0)
-    images = min(plan.stop_after * plan.global_batch_size / plan.world, most)
+    images = min(plan.stop_after * plan.global_batch_size / plan.world_size, most)
     compiling = COMPILE_SECONDS * max(1.0, COMPILE_CORES / cores)
     return min(rows, key=lambda row: images / row.rate + compiling * (row.compile == "on"), default=None)

@@ -1,4 +1,4 @@
-"""Run = Recipe + System + Plan + run controls + provenance: everything that decides a result, as `run.json` keeps it.
+"""Run = Recipe + System + Plan + run options + provenance: everything that decides a result, as `run.json` keeps it.
 
 `paceline train RUN/run.json` repeats it. Only the standard library here: reading a run must not need torch.
 """
@@ -84,13 +84,15 @@ class RunSpec:
     system_name: str  # system's name on the command line
     system: System
     plan: BatchPlan
-    controls: RunOptions
+    options: RunOptions
     provenance: Mapping[str, Any] = field(default_factory=dict)  # versions, command, host, git commit, data, weights
 
     def record(self) -> RunRecord:
         """The record that run.json holds."""
-        parts = {name: asdict(getattr(self, name)) for name in ("recipe", "system", "plan", "controls")}
-        return RunRecord(name=self.name, world=self.plan.world, system_name=self.system_name, **parts, **self.provenance)
+        parts = {name: asdict(getattr(self, name)) for name in ("recipe", "system", "plan", "options")}
+        return RunRecord(
+            name=self.name, world_size=self.plan.world_size, system_name=self.system_name, **parts, **self.provenance
+        )
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,12 @@ class RunRecord:
     """
 
     name: str = ""  # the recipe's
-    world: int = 1  # ranks that train
+    world_size: int = 1  # ranks that train
     recipe: dict[str, Any] = field(default_factory=dict)
     system_name: str = "auto"
     system: dict[str, Any] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
-    controls: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     git_commit: str = ""
@@ -117,11 +119,11 @@ class RunRecord:
     classes: list[str] = field(default_factory=list)
     memory_estimate: dict[str, Any] = field(default_factory=dict)  # tasks.memory.MemoryEstimate
     started: str = ""
-    placement: dict[str, Any] = field(default_factory=dict)  # cores of the ranks, where they are bound to some
-    fitted: dict[str, Any] = field(default_factory=dict)  # of --rescale-schedule
-    forms: str | None = None  # why the step has its forms
-    feeding: dict[str, Any] = field(default_factory=dict)  # training.feeding.Feeding
-    auto: dict[str, Any] | None = None  # fields that --auto-config set
+    cpu_binding: dict[str, Any] = field(default_factory=dict)  # cores of the ranks, where they are bound to some
+    rescaled_schedule: dict[str, Any] = field(default_factory=dict)  # of --rescale-schedule
+    step_variants: str | None = None  # why the step has its forms
+    input_rate: dict[str, Any] = field(default_factory=dict)  # training.input_rate.InputRate
+    auto_config: dict[str, Any] | None = None  # fields that --auto-config set
     sha256: str | None = None  # of all the rest
     # Only on a card:
     step: int | None = None
@@ -129,7 +131,7 @@ class RunRecord:
     best_f1: dict[str, Any] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)
     graph: dict[str, Any] = field(default_factory=dict)
-    colours: str | None = None
+    color_order: str | None = None
     averaged: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -146,7 +148,7 @@ KINDS = {
     name: next(get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)))
     for name, kind in get_hints(RunRecord).items()
 }
-NEEDED = ("format", "name", "world", "recipe", "system", "plan", "controls")
+NEEDED = ("format", "name", "world_size", "recipe", "system", "plan", "options")
 
 
 def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> RunRecord:
@@ -190,7 +192,7 @@ def relative_data(facts: RunRecord) -> str:
 
     A relative path was one from another folder: of the places that the run noted, the one that ends like it.
     """
-    named = facts.controls.get("data")
+    named = facts.options.get("data")
     if not isinstance(named, str) or "://" in named or Path(named).expanduser().is_absolute() or Path(named).exists():
         return named if isinstance(named, str) else ""
     end = tuple(part for part in Path(named).parts if part != "..")
@@ -203,7 +205,7 @@ def relative_data(facts: RunRecord) -> str:
 
 def refuse_synthetic(facts: RunRecord, run: Path, nothing: str) -> None:
     """Raises PacelineError for a run on made-up batches; nothing: what there is nothing for."""
-    if facts.controls.get("synthetic"):
+    if facts.options.get("synthetic"):
         raise PacelineError(f"{run}: the run was trained on synthetic batches, so there is nothing to {nothing}.")
 
 
@@ -303,38 +305,38 @@ def parse_profile_steps(text: str) -> tuple[range, bool]:
     return range(int(match[2]), int(match[3])), match[1] is not None
 
 
-def check_controls(controls: RunOptions) -> None:
-    """Refuse run controls that cannot be meant.
+def check_run_options(options: RunOptions) -> None:
+    """Refuse run options that cannot be meant.
 
     Raises RecipeError naming the flag.
     """
-    check_bounds(controls)
-    if controls.sync_to and not _BUCKET_FOLDER.fullmatch(controls.sync_to):
+    check_bounds(options)
+    if options.sync_to and not _BUCKET_FOLDER.fullmatch(options.sync_to):
         raise RecipeError(
-            f"--sync-to {controls.sync_to}: must be a folder in a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            f"--sync-to {options.sync_to}: must be a folder in a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
             "az://CONTAINER/PREFIX, or file:///PATH."
         )
-    for name in ("data", "copy_data_to", "lint", "auto_config", "num_folds") if controls.synthetic else ():
-        if value := getattr(controls, name):
+    for name in ("data", "copy_data_to", "lint", "auto_config", "num_folds") if options.synthetic else ():
+        if value := getattr(options, name):
             flag = f"--{name.replace('_', '-')} {value}".removesuffix(" True")
             raise RecipeError(f"--synthetic and {flag}: a run on synthetic batches reads no data. Remove one of them.")
-    check_fold(controls)
-    if controls.rescale_schedule and not (controls.max_steps or controls.max_time):
+    check_fold(options)
+    if options.rescale_schedule and not (options.max_steps or options.max_time):
         raise RecipeError("--rescale-schedule: requires a length. Add --max-steps N or --max-time T.")
-    parse_time_budget(controls.max_time)
-    parse_profile_steps(controls.profile)
+    parse_time_budget(options.max_time)
+    parse_profile_steps(options.profile)
 
 
-def check_fold(controls: RunOptions) -> None:
+def check_fold(options: RunOptions) -> None:
     """Raises RecipeError for a fold that cannot be."""
-    folds, fold = controls.num_folds, controls.fold
-    if controls.val_subset and (folds or controls.synthetic):
+    folds, fold = options.num_folds, options.fold
+    if options.val_subset and (folds or options.synthetic):
         other = f"--num-folds {folds}" if folds else "--synthetic"
         raise RecipeError(
-            f"--val-subset {controls.val_subset}: not supported with {other}, which reads no validation images. Remove one of them."
+            f"--val-subset {options.val_subset}: not supported with {other}, which reads no validation images. Remove one of them."
         )
     if not folds:
-        for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("group-by", controls.group_by)):
+        for flag, value in (("fold", fold), ("fold-seed", options.fold_seed), ("group-by", options.group_by)):
             if value:
                 raise RecipeError(f"--{flag} {value}: requires --num-folds. Example: --num-folds 5 --fold 1")
         return
@@ -349,12 +351,12 @@ def check_fold(controls: RunOptions) -> None:
 NONE = "none"
 
 
-def get_initial_weights(controls: RunOptions) -> str:
+def get_initial_weights(options: RunOptions) -> str:
     """What --weights names; "" where a run starts from random values."""
-    return "" if controls.weights == NONE else controls.weights
+    return "" if options.weights == NONE else options.weights
 
 
-def check_initial_weights(name: str, recipe: Recipe, controls: RunOptions, requested: str = "", fit: str = "") -> None:
+def check_initial_weights(name: str, recipe: Recipe, options: RunOptions, requested: str = "", fit: str = "") -> None:
     """Refuse to begin a recipe of pretrained weights from random values that nobody asked for.
 
     name   the recipe's name
@@ -362,12 +364,12 @@ def check_initial_weights(name: str, recipe: Recipe, controls: RunOptions, reque
     fit    the weights that fit its trunk; "": the recipe's own
     Made-up batches teach nothing, and need no weights. Raises RecipeError, in a line with both ways out.
     """
-    if controls.weights or controls.synthetic or not recipe.pretrained:
+    if options.weights or options.synthetic or not recipe.pretrained:
         return
-    data, fit = "" if controls.data else " --data DIR", fit or recipe.pretrained
+    data, fit = "" if options.data else " --data DIR", fit or recipe.pretrained
     ways = f"{requested}{data} --weights {shlex.quote(fit)}", f"--weights {NONE}"
     if not requested:
-        data = controls.data or "DIR"
+        data = options.data or "DIR"
         ways = f'paceline.train("{name}", data="{data}", weights="{fit}")', f'weights="{NONE}"'
     raise RecipeError(
         f"{name} starts from pretrained weights, which are required:  {ways[0]}  (to train from scratch:  {ways[1]})"

@@ -98,7 +98,7 @@ def format_schedule_milestones(plan: BatchPlan) -> str:
     """Where a plan's learning rate and evaluations turn, in a line."""
     first = ", ".join(f"{step:,}" for step in plan.eval_steps[:3])
     more = f", ... ({len(plan.eval_steps)} in total)" if len(plan.eval_steps) > 3 else ""
-    falls = f", lr drops at steps {', '.join(f'{step:,.4g}' for step in plan.boundaries)}" if plan.boundaries else ""
+    falls = f", lr drops at steps {', '.join(f'{step:,.4g}' for step in plan.milestones)}" if plan.milestones else ""
     fewer = "; for fewer, use --eval-every N" if len(plan.eval_steps) > plan.total_steps / FEW_STEPS else ""
     return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in total; evaluations at steps {first}{more}{fewer}"
 
@@ -133,11 +133,11 @@ class Cadence:
     why_last: str = ""  # where something else than the command's length made it the last
 
     @classmethod
-    def of(cls, plan: BatchPlan, controls: RunOptions) -> Cadence:
+    def of(cls, plan: BatchPlan, options: RunOptions) -> Cadence:
         """As the command says, else about 200 train events a run and a checkpoint an epoch."""
         return cls(
-            log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
-            save_every=controls.save_every or max(1, math.ceil(plan.steps_per_epoch - 1e-6)),
+            log_every=options.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
+            save_every=options.save_every or max(1, math.ceil(plan.steps_per_epoch - 1e-6)),
             eval_steps=frozenset(plan.eval_steps),
             steps_per_epoch=plan.steps_per_epoch,
             last_step=plan.stop_after,

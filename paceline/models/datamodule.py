@@ -205,12 +205,12 @@ class DataModule(ABC):
 
         def schedule(step: int) -> Sequence[MicroBatch]:
             epochs, indices = self.samples(
-                step, rank=rank_info.rank, world=plan.world, forwards=plan.forwards, join=plan.bn_join
+                step, rank=rank_info.rank, world=plan.world_size, forwards=plan.micro_batches, join=plan.bn_ranks
             )
             # Padding must cover the global batch, not only this rank's photos.
             whole = self.samples(step)[1] if self.shapes.vary else indices
             fit = self.shapes.of_step(step, self.train_numbers[whole])
-            split = (np.split(these, plan.forwards) for these in (epochs, self.train_numbers[indices]))
+            split = (np.split(these, plan.micro_batches) for these in (epochs, self.train_numbers[indices]))
             draw = partial(self.draw_train, fit)
             return [MicroBatch(when, numbers, fit.shape, draw) for when, numbers in zip(*split)]
 
@@ -228,14 +228,17 @@ class DataModule(ABC):
             first_step=0 if one_batch else first,
             last_step=1 if one_batch else plan.stop_after,
             threads=rank_info.threads,
-            processes=not one_batch and (plan.stop_after - first) * plan.global_batch_size >= WORTH_PROCESSES * plan.world,
+            processes=not one_batch
+            and (plan.stop_after - first) * plan.global_batch_size >= WORTH_PROCESSES * plan.world_size,
             prefetch=system.prefetch_steps,
             image_shape=(*largest.shape, 3),
             device=rank_info.device,
             render_batch=choose_gpu_decoder(self.recipe.input, rank_info.device),
             make_batch=partial(self.batch, least=least),
             # A CPU's batches differ in their slots, and stay where they are rendered.
-            like=() if rank_info.device.type == "cpu" else [self.warm_up_batch(plan, torch.device("meta"))] * plan.forwards,
+            like=()
+            if rank_info.device.type == "cpu"
+            else [self.warm_up_batch(plan, torch.device("meta"))] * plan.micro_batches,
         )
         return RepeatBatch.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
@@ -277,7 +280,7 @@ class DataModule(ABC):
 
     def warm_up_step(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
         """The batches of such a step: a whole loss group, or two forwards if gradients accumulate over several."""
-        forwards = max(plan.loss_forwards, min(plan.forwards, 2))
+        forwards = max(plan.loss_micro_batches, min(plan.micro_batches, 2))
         return [self.warm_up_batch(plan, device, shape)] * forwards
 
     def objects_per_probe(self, device: torch.device) -> int:

@@ -77,7 +77,7 @@ class DummyDataModule(DataModule):
     ) -> RepeatBatch:
         """The same forwards in every step, made before the first and already on the device."""
         noise = torch.Generator().manual_seed(self.recipe.seed + rank_info.rank)
-        forwards = [self._batch(plan.micro_batch_size, rank_info.device, noise) for _ in range(plan.forwards)]
+        forwards = [self._batch(plan.micro_batch_size, rank_info.device, noise) for _ in range(plan.micro_batches)]
         return RepeatBatch(forwards, first_step=first, last_step=plan.stop_after)
 
     def val_loader(self, batch: int, system: System, rank_info: InputRank) -> RepeatBatch:

@@ -18,7 +18,7 @@ def base_log_entries(run: RunSpec) -> dict[str, Any]:
     return {
         "seed": run.recipe.seed,
         "global_batch_size": run.plan.global_batch_size,
-        "gradient_accumulation_steps": run.plan.forwards,
+        "gradient_accumulation_steps": run.plan.micro_batches,
     }
 
 
@@ -32,9 +32,9 @@ def resnet_log_entries(run: RunSpec) -> dict[str, Any]:
             recipe.optim,
             min_lr=schedule.min_lr,
             poly_power=2 if schedule.name == "polynomial" else None,
-            decay_epochs=steps_to_epochs(plan.schedule_steps, run),
+            decay_epochs=steps_to_epochs(plan.decay_end_step, run),
             warmup_epochs=steps_to_epochs(plan.warmup_steps, run),
-            boundary_epochs=[steps_to_epochs(boundary, run) for boundary in plan.boundaries],
+            boundary_epochs=[steps_to_epochs(boundary, run) for boundary in plan.milestones],
         ),
     }
 

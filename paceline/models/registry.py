@@ -14,7 +14,7 @@ from paceline.models.resnet.workload import RESNET
 from paceline.models.ssd.workload import SSD
 from paceline.models.workload import WorkloadSpec
 
-WORKLOADS: dict[str, WorkloadSpec] = {"classification": RESNET, "ssd": SSD, "maskrcnn": MASK_RCNN}
+WORKLOADS: dict[str, WorkloadSpec] = {"classification": RESNET, "detection": SSD, "instance-segmentation": MASK_RCNN}
 
 
 def get_workload(task: str) -> WorkloadSpec:

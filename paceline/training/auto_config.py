@@ -22,26 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AutoConfig:
-    """A recipe and controls that fit the images."""
+    """A recipe and options that fit the images."""
 
     recipe: Recipe
-    controls: RunOptions  # without auto
+    options: RunOptions  # without auto
     facts: dict[str, Any]  # `auto` of run.json: the fields that were set, by their dotted names
 
 
 def apply_auto(
-    task: Task,
-    recipe: Recipe,
-    controls: RunOptions,
-    explicit: Collection[str],
-    *,
-    cpu: bool,
-    ranks: int,
-    reporter: Reporter,
+    task: Task, recipe: Recipe, options: RunOptions, explicit: Collection[str], *, cpu: bool, ranks: int, reporter: Reporter
 ) -> AutoConfig:
     """Choose by the task's images, with a line for each field: its flag, and why."""
     usual = RunOptions()
-    held = {entry.name for entry in fields(RunOptions) if getattr(controls, entry.name) != getattr(usual, entry.name)}
+    held = {entry.name for entry in fields(RunOptions) if getattr(options, entry.name) != getattr(usual, entry.name)}
     result = collect_stats(task.data)
     choices = choose_fields(recipe, result, AutoContext({*explicit, *held}, cpu, ranks))
     reporter.line(f"auto: {format_stats(result)}")
@@ -49,33 +42,33 @@ def apply_auto(
         reporter.line(f"  {' '.join(choice.flag for choice in some):<{COLUMN}}  {why}")
     if not choices:
         reporter.line("  all settings stay as in the recipe")
-    return with_choices(recipe, controls, choices)
+    return with_choices(recipe, options, choices)
 
 
 COLUMN = 24
 
 
-def with_choices(recipe: Recipe, controls: RunOptions, choices: Collection[AutoChoice]) -> AutoConfig:
-    """Recipe and controls with the choices."""
+def with_choices(recipe: Recipe, options: RunOptions, choices: Collection[AutoChoice]) -> AutoConfig:
+    """Recipe and options with the choices."""
     facts = {choice.field: choice.value for choice in choices}
-    controls = replace(controls, auto_config=False, patience=facts.get("patience", controls.patience))
-    return AutoConfig(apply_choices(recipe, choices), controls, facts)
+    options = replace(options, auto_config=False, patience=facts.get("patience", options.patience))
+    return AutoConfig(apply_choices(recipe, choices), options, facts)
 
 
 def restore_choices(
-    saved: RunRecord, recipe: Recipe, controls: RunOptions, explicit: Collection[str], run: object
+    saved: RunRecord, recipe: Recipe, options: RunOptions, explicit: Collection[str], run: object
 ) -> AutoConfig:
     """What the run of this run.json was begun with: the images are not looked at again.
 
     run   its folder, for the message
     Raises CheckpointError where it was begun without --auto-config.
     """
-    if not isinstance(saved.auto, dict):
+    if not isinstance(saved.auto_config, dict):
         raise CheckpointError(f"{run}: the run was started without --auto-config. Remove --auto-config to resume it.")
-    facts = {name: value for name, value in saved.auto.items() if name not in explicit}
+    facts = {name: value for name, value in saved.auto_config.items() if name not in explicit}
     if "patience" in facts:
         facts["patience"] = convert_checked(int, facts["patience"], f"{run}: run.json: auto.patience")
-    return with_choices(recipe, controls, [AutoChoice(name, value, "") for name, value in facts.items()])
+    return with_choices(recipe, options, [AutoChoice(name, value, "") for name, value in facts.items()])
 
 
 def command_without(command: str, facts: Mapping[str, Any]) -> str:

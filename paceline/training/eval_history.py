@@ -97,14 +97,14 @@ class StopTraining(Exception):
 
 def how_to_resume(run: RunSpec, folder: Path, ranks: int) -> str:
     """How an interrupted run is resumed, in words: a command without --output-dir begins a new run each time."""
-    if run.controls.output_dir:
+    if run.options.output_dir:
         return "run the same command again to resume"
     return f"resume {'under the same launcher ' if ranks > 1 else ''}with:  {resume_command(folder, run.recipe.task)}"
 
 
 def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTraining | None:
     """The end of the run by its newest evaluation; None when training continues."""
-    targets, plan, patience = run.recipe.target, run.plan, run.controls.patience
+    targets, plan, patience = run.recipe.target, run.plan, run.options.patience
     if meets_targets(targets, standing.metrics):
         return StopTraining("success", f"target {format_targets(targets)} reached")
     if 0 < patience <= standing.since_best:

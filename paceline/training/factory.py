@@ -59,10 +59,12 @@ def build_model(task: Task, run: RunSpec, world: DistContext, *, trains: bool = 
 def configure_splitting(model: nn.Module, plan: BatchPlan, world: DistContext, *, trains: bool = True) -> None:
     """Make a model's statistics and losses span the plan's images. Every rank calls it; world, trains: see `build_model`."""
     # NCCL founds groups with all ranks at once, also with those that do not need one.
-    join_group = world.new_groups(plan.bn_join, uneven=not trains)
+    join_group = world.new_groups(plan.bn_ranks, uneven=not trains)
     if not trains:
         return
-    configure_batch_norm(model, groups=plan.bn_groups, join=plan.bn_join, join_group=join_group, forwards=plan.forwards)
+    configure_batch_norm(
+        model, groups=plan.bn_groups, join=plan.bn_ranks, join_group=join_group, forwards=plan.micro_batches
+    )
     if plan.loss_normalizer_images:
         configure_loss_groups(model, plan)
 
@@ -138,12 +140,12 @@ def choose_weights(
     Raises RecipeError where a run would start from random values unasked, and as `load_initial_weights`.
     """
     if start.snapshot is not None:
-        return replace(request, controls=replace(request.controls, weights=saved.weights())), None
+        return replace(request, options=replace(request.options, weights=saved.weights())), None
     if saved.facts is not None:  # it was begun and has no checkpoint; of a new run `validate` has checked it
         check_weights_named(request)
-    if request.controls.weights == NONE:
+    if request.options.weights == NONE:
         reporter.line(f"--weights {NONE}: training starts from random weights")
-    return request, load_initial_weights(get_initial_weights(request.controls), world, reporter)
+    return request, load_initial_weights(get_initial_weights(request.options), world, reporter)
 
 
 def load_first_weights(
@@ -164,7 +166,7 @@ def load_first_weights(
             reporter.line(line)
         if start.snapshot is None and "fc.weight" in report.reinitialised:
             _fit_head(model, task, run, world, reporter)
-    elif start.snapshot is None and not run.controls.synthetic and (frozen := is_untrained(model)):
+    elif start.snapshot is None and not run.options.synthetic and (frozen := is_untrained(model)):
         reporter.warning(
             f"warning: {frozen} are frozen with random values and do not learn. Set --weights, or train all layers with "
             "--model.freeze-stages 0."
@@ -177,7 +179,7 @@ def load_first_weights(
 
 def _fit_head(model: nn.Module, task: Task, run: RunSpec, world: DistContext, reporter: Reporter) -> None:
     """Fit the last layer to the training photos where the recipe wants that: on rank 0, for all."""
-    if getattr(run.recipe.model, "head_init", "random") != "linear-probe" or run.controls.synthetic:
+    if getattr(run.recipe.model, "head_init", "random") != "linear-probe" or run.options.synthetic:
         return
     from paceline.models.resnet.task import fit_linear_probe  # detectors do without a classifier's code
 
@@ -218,5 +220,5 @@ def refuse_synthetic_weights(file: Path, name: str) -> None:
     folder = file.parent
     is_checkpoint = all((folder / part).is_file() for part in (INDEX, STATE))
     synthetic = is_checkpoint and read_facts(folder, read_index(folder)).get("data_hash") == HASH
-    if synthetic or (has_card(file) and read_card(file)["controls"]["synthetic"]):
+    if synthetic or (has_card(file) and read_card(file)["options"]["synthetic"]):
         raise CheckpointError(f"--weights {name}: the run was trained on synthetic batches. Choose a run with real data.")

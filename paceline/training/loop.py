@@ -60,13 +60,13 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
             recorder.start(state.step, monitors.clock.seconds())
             recorder.doing("first step")
             world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
-            one = run.controls.overfit_one_batch
+            one = run.options.overfit_one_batch
             loader = open_things.enter_context(
                 task.data.train_loader(run.plan, run.system, rank_info, first=state.step, one_batch=one)
             )
             if why := getattr(loader, "why_threads", ""):
                 recorder.warning(f"note: threads read the images, which is slower than worker processes: {why}")
-            tracer = open_things.enter_context(Tracer(run.controls.profile, context.folder, main=world.is_main))
+            tracer = open_things.enter_context(Tracer(run.options.profile, context.folder, main=world.is_main))
             if pending:
                 evaluate()
             monitors.interval.begin(state.step, loader.wait_seconds)
@@ -89,7 +89,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
                 if vote.vote() and state.step < due.last_step:
                     take()
                     if vote.reason == "time budget":  # this step is the last
-                        due.end(state.step, f"time budget {run.controls.max_time} used up")
+                        due.end(state.step, f"time budget {run.options.max_time} used up")
                     else:
                         recorder.doing("stopping: saving a checkpoint")
                         save_checkpoint()

@@ -60,20 +60,20 @@ def count_ahead(
 ) -> list[Tensor | None]:
     """Each forward's (1, T) counts of its group, counted before any backward; None where its own forward has them in time.
 
-    batches  this rank's forwards of one step; groups are `plan.loss_forwards` neighbors
+    batches  this rank's forwards of one step; groups are `plan.loss_micro_batches` neighbors
     ranks    those that train; None: all
     The model counts without data parallel. BatchNorm's statistics are left as they were.
     """
-    if plan.loss_forwards == 1:
+    if plan.loss_micro_batches == 1:
         return [None] * len(batches)
     counted = []
     for batch in batches:
         with autocast():
             counted.append(cast(LossGroupModel, model).count(batch))
     discard_pending(model)  # with several forwards a step, no forward touches the running statistics themselves
-    groups = torch.cat(counted).unflatten(0, (-1, plan.loss_forwards)).sum(1, keepdim=True)
+    groups = torch.cat(counted).unflatten(0, (-1, plan.loss_micro_batches)).sum(1, keepdim=True)
     _add_over_ranks(groups, plan, ranks)
-    return [groups[number // plan.loss_forwards] for number in range(len(batches))]
+    return [groups[number // plan.loss_micro_batches] for number in range(len(batches))]
 
 
 def group_losses(
@@ -104,5 +104,5 @@ def group_losses(
 
 
 def _add_over_ranks(counts: Tensor, plan: BatchPlan, ranks: dist.ProcessGroup | None) -> None:
-    if plan.loss_join > 1:
+    if plan.loss_ranks > 1:
         dist.all_reduce(counts, group=ranks)

@@ -77,7 +77,7 @@ def find_fitting_run(run: RunSpec, task: Task, state: State, roles: RankRoles, r
             raise AssertionError("a rank that is short of memory ends all of them")
         reporter.line(
             f"not enough memory for micro-batches of {format_count(run.plan.micro_batch_size, 'image')}; using "
-            f"{format_count(smaller.micro_batch_size, 'image')} in {smaller.forwards} forward passes per step (same result)"
+            f"{format_count(smaller.micro_batch_size, 'image')} in {smaller.micro_batches} forward passes per step (same result)"
         )
         # Written down so, a resumed run begins with this cut.
         system = replace(run.system, micro_batch_size=smaller.micro_batch_size)
@@ -155,12 +155,12 @@ def measure_throughput(run: RunSpec, state: State, task: Task, rank_info: InputR
     Where other ranks only evaluate, their share is measured: it counts in full, though training may continue beside it.
     """
     plan, recipe = run.plan, run.recipe
-    most_seconds = min(TRY_SECONDS, TRY_SHARE * parse_time_budget(run.controls.max_time))
+    most_seconds = min(TRY_SECONDS, TRY_SHARE * parse_time_budget(run.options.max_time))
     kind = rank_info.device.type
     devices = [] if kind == "cpu" else [rank_info.device.index or 0]
     forked = torch.random.fork_rng(devices, device_type="cuda" if kind == "cpu" else kind)
     with forked, ExitStack() as open_things:
-        one = run.controls.overfit_one_batch
+        one = run.options.overfit_one_batch
         loader = open_things.enter_context(task.data.train_loader(plan, run.system, rank_info, first=0, one_batch=one))
         step_once = TrainStep(state, plan, run.system, rank_info.device, world.group)
         open_things.callback(step_once.close)
@@ -211,7 +211,7 @@ def warm_up(
     if step >= due.last_step:
         return
     if not is_shape_costly(run.system, device):
-        if run.plan.world > 1 or task.data.shapes.vary:
+        if run.plan.world_size > 1 or task.data.shapes.vary:
             step_once.discard(task.data.warm_up_step(run.plan, device), update=False)
         return
     began, compiled = time.monotonic(), count_compilations()

@@ -47,7 +47,7 @@ def explain_non_finite(
     step     0-based; the file and the message have the number of logs and checkpoints, which count completed steps
     means    the losses of the interval
     """
-    files = task.data.images_of_step(0 if run.controls.overfit_one_batch else step)
+    files = task.data.images_of_step(0 if run.options.overfit_one_batch else step)
     facts = {"step": step + 1, "losses": {name: str(value) for name, value in means.items()}, "images": files}
     bundle, begins = folder / f"non-finite-step-{step + 1:06d}.json", ""
     if world.is_main:
@@ -114,14 +114,14 @@ def _weights_before(run: RunSpec, task: Task, folder: Path, device: torch.device
         name = step_name(earlier[-1])
         load_model(model, load_checkpoint(folder / "checkpoints" / name).tensors["model"])
         return model, f"the weights of {name}"
-    if run.controls.weights not in ("", "none"):
-        task.load_weights(model, find_weights_file(run.controls.weights))
+    if run.options.weights not in ("", "none"):
+        task.load_weights(model, find_weights_file(run.options.weights))
     return model, "the initial weights"
 
 
 def _first_module(run: RunSpec, task: Task, model: nn.Module, rank_info: InputRank, step: int) -> str:
-    one, autocast = run.controls.overfit_one_batch, autocast_for(run.system, rank_info.device)
-    for rank in range(run.plan.world):
+    one, autocast = run.options.overfit_one_batch, autocast_for(run.system, rank_info.device)
+    for rank in range(run.plan.world_size):
         there = replace(rank_info, rank=rank)
         with task.data.train_loader(run.plan, run.system, there, first=step, one_batch=one) as loader:
             _, batches = next(iter(loader))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from paceline.models.task import Task
 
 
-def prepare_data(recipe: Recipe, controls: RunOptions, world: DistContext, reporter: Reporter = SILENT) -> Manifest:
-    """The manifest of the data that `controls` names, which the first rank of each node prepares where they are not prepared yet.
+def prepare_data(recipe: Recipe, options: RunOptions, world: DistContext, reporter: Reporter = SILENT) -> Manifest:
+    """The manifest of the data that `options` names, which the first rank of each node prepares where they are not prepared yet.
 
     Raises DataError for unusable data, RecipeError for a decoder that is not installed.
     """
@@ -30,13 +30,13 @@ def prepare_data(recipe: Recipe, controls: RunOptions, world: DistContext, repor
 
     workload = check_recipe(recipe)
     require_decoder(recipe.input.decoder)
-    root = resolve_data_folder(controls.data, workload) if controls.data else render_built_in(workload.kind, reporter)
+    root = resolve_data_folder(options.data, workload) if options.data else render_built_in(workload.kind, reporter)
     return prepare_once(world, lambda: prepare_if_needed(root, kind=workload.kind, reporter=reporter))
 
 
 def open_task(
     recipe: Recipe,
-    controls: RunOptions,
+    options: RunOptions,
     world: DistContext,
     reporter: Reporter = SILENT,
     *,
@@ -45,39 +45,39 @@ def open_task(
 ) -> Task:
     """The recipe's task on its data.
 
-    manifest  of prepared data; None: those that `controls` names, prepared here
+    manifest  of prepared data; None: those that `options` names, prepared here
     scored    whether the data are only scored on
     Raises RecipeError for an unknown task, an invalid recipe or a decoder that is not installed, DataError for unusable data.
     """
     workload = check_recipe(recipe)
-    if controls.synthetic:
+    if options.synthetic:
         from paceline.models.dummy_data import make_synthetic_task
 
         reporter.line("synthetic batches: no data is read and no metric is computed. Only the speed is meaningful.")
-        return make_synthetic_task(workload, recipe, limit_train=controls.max_train_images)
+        return make_synthetic_task(workload, recipe, limit_train=options.max_train_images)
     from paceline.data.transforms.decode import require_decoder
 
     require_decoder(recipe.input.decoder)
-    manifest = manifest or prepare_data(recipe, controls, world, reporter)
-    if controls.lint and world.is_main:
+    manifest = manifest or prepare_data(recipe, options, world, reporter)
+    if options.lint and world.is_main:
         from paceline.data.checks.lint import require_usable
 
         require_usable(manifest, reporter)
-    if controls.num_folds:
+    if options.num_folds:
         from paceline.data.prepare.val_split import with_fold
 
-        manifest = with_fold(manifest, controls, reporter)
-    if controls.val_subset:
-        manifest = replace(manifest, half=controls.val_subset)
-    task = workload.open(recipe, manifest, limit_train=controls.max_train_images, limit_val=controls.max_val_images)
+        manifest = with_fold(manifest, options, reporter)
+    if options.val_subset:
+        manifest = replace(manifest, half=options.val_subset)
+    task = workload.open(recipe, manifest, limit_train=options.max_train_images, limit_val=options.max_val_images)
     data = task.data
-    if controls.num_folds:
+    if options.num_folds:
         reporter.line(
             f"{format_fold(task.facts['fold'])}: training on {data.train_images:,} images and evaluating on the other "
             f"{data.val_images:,} training images; the validation split is not used"
         )
-    if controls.val_subset:
-        reporter.line(f"{format_half(controls.val_subset)}: evaluating on {data.val_images:,} validation images")
+    if options.val_subset:
+        reporter.line(f"{format_half(options.val_subset)}: evaluating on {data.val_images:,} validation images")
     for text in task.facts.get("warnings", ()):
         reporter.warning(f"warning: {text}")
     if not scored and (weights := task.facts.get("class_weights")):
@@ -86,10 +86,10 @@ def open_task(
     return task
 
 
-def reopen_task(task: Task, recipe: Recipe, controls: RunOptions) -> Task:
+def reopen_task(task: Task, recipe: Recipe, options: RunOptions) -> Task:
     """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
     task.workload.network.check(recipe)
-    limits = {"limit_train": controls.max_train_images, "limit_val": controls.max_val_images}
+    limits = {"limit_train": options.max_train_images, "limit_val": options.max_val_images}
     return task.workload.open(recipe, task.data.manifest, **limits)
 
 

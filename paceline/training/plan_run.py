@@ -48,13 +48,13 @@ def plan_run(
     new    whether its length is checked against the number of photos: nothing of it was decided by an earlier run or by --auto-config
     Raises RecipeError if no plan keeps to the recipe, and for a recipe that was made for far more photos.
     """
-    recipe, controls, system = request.recipe, request.controls, request.system
+    recipe, options, system = request.recipe, request.options, request.system
     plan = plan_for(task, recipe, system, roles, memory, nodes)
     if new and not request.repeats:
-        check_image_count(request.name, recipe, plan, controls, request.given, system.device)
-        if not (controls.max_steps or controls.rescale_schedule):
+        check_image_count(request.name, recipe, plan, options, request.given, system.device)
+        if not (options.max_steps or options.rescale_schedule):
             report_length(request.name, recipe, plan, request.given, system.device == "cpu", reporter)
-    return RunSpec(request.name, recipe, request.system_name, system, plan, controls)
+    return RunSpec(request.name, recipe, request.system_name, system, plan, options)
 
 
 def plan_for(task: Task, recipe: Recipe, system: System, roles: RankRoles, memory: MemoryEstimate, nodes: int) -> BatchPlan:
@@ -72,23 +72,23 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: RankRoles, memor
     return replace(plan, nodes=nodes)
 
 
-def with_forms(
+def with_step_variants(
     run: RunSpec, task: Task, world: DistContext, saved: SavedRun, reporter: Reporter
 ) -> tuple[RunSpec, str | None]:
     """-> (the run with a form of the step for each `auto`, the reason); rank 0 chooses for all ranks, and prints it."""
-    controls = run.controls
-    plan = limit_steps(run.plan, steps=controls.max_steps, eval_every=controls.eval_every)
-    seconds = parse_time_budget(controls.max_time) if controls.max_time else math.inf
+    options = run.options
+    plan = limit_steps(run.plan, steps=options.max_steps, eval_every=options.eval_every)
+    seconds = parse_time_budget(options.max_time) if options.max_time else math.inf
     varied = task.data.shapes.vary
     result = choose_forms(
-        *(run.recipe, run.system, plan, task.workload), exact=controls.deterministic, varied=varied, seconds=seconds
+        *(run.recipe, run.system, plan, task.workload), exact=options.deterministic, varied=varied, seconds=seconds
     )
-    chosen, reason = json.loads(broadcast_from_main(world, json.dumps(result), "forms"))
+    chosen, reason = json.loads(broadcast_from_main(world, json.dumps(result), "step variants"))
     if reason:
         reporter.line(f"implementation of the step: {reason}")
     system = replace(run.system, **chosen)
     choose_kernels(system)
-    return replace(run, system=system), reason or (saved.facts.forms if saved.facts is not None else None)
+    return replace(run, system=system), reason or (saved.facts.step_variants if saved.facts is not None else None)
 
 
 def with_length(
@@ -101,7 +101,7 @@ def with_length(
     reporter: Reporter,
     began: float,
 ) -> tuple[RunSpec, dict[str, Any] | None]:
-    """-> (the run as long as its controls say, `fitted` of run.json: None without --rescale-schedule). Every rank calls it.
+    """-> (the run as long as its options say, `rescaled_schedule` of run.json: None without --rescale-schedule). Every rank calls it.
 
     saved  of a resumed run, which was fitted to the same
     began  when the command did, by the monotonic clock
@@ -109,16 +109,16 @@ def with_length(
     run.json that is none of ours.
     """
     fitted = None
-    if run.controls.rescale_schedule:
+    if run.options.rescale_schedule:
         measure = partial(_measured, run, task, rank_info, roles)
         recipe, fitted = fit(run, saved, roles.everyone, reporter, measure, began)
         plan = plan_for(task, recipe, run.system, roles, memory, run.plan.nodes)
         reporter.line(f"  {format_schedule_milestones(plan)}")
-        budget = run.controls.max_time if run.controls.max_steps else ""
-        controls = replace(run.controls, rescale_schedule=False, max_steps=0, max_time=budget)
-        run = replace(run, recipe=recipe, plan=plan, controls=controls)
-    plan = limit_steps(run.plan, steps=run.controls.max_steps, eval_every=run.controls.eval_every)
-    refuse_profile(run.controls.profile, plan)
+        budget = run.options.max_time if run.options.max_steps else ""
+        options = replace(run.options, rescale_schedule=False, max_steps=0, max_time=budget)
+        run = replace(run, recipe=recipe, plan=plan, options=options)
+    plan = limit_steps(run.plan, steps=run.options.max_steps, eval_every=run.options.eval_every)
+    refuse_profile(run.options.profile, plan)
     return replace(run, plan=plan), fitted
 
 
@@ -139,17 +139,19 @@ def fit(
     measure: Callable[[], Throughput | None],
     began: float,
 ) -> tuple[Recipe, dict[str, Any]]:
-    """-> (the recipe fitted to --max-steps or --max-time, `fitted` of run.json).
+    """-> (the recipe fitted to --max-steps or --max-time, `rescaled_schedule` of run.json).
 
     measure   called on every rank where the number of steps is not known yet; None on a rank that only evaluates
     """
-    requested, controls, plan = restore_fitted_schedule(run.controls), run.controls, run.plan
-    facts: dict[str, Any] = {"asked": requested, "steps": min(controls.max_steps, plan.total_steps)}
+    requested, options, plan = restore_fitted_schedule(run.options), run.options, run.plan
+    facts: dict[str, Any] = {"requested": requested, "steps": min(options.max_steps, plan.total_steps)}
     if saved.facts is not None:
-        facts = dict(saved.facts.fitted)
+        facts = dict(saved.facts.rescaled_schedule)
         if type(facts.get("steps")) is not int or facts["steps"] < 1:
-            raise CheckpointError(f"run.json: fitted.steps must be an integer above 0, got {str(facts.get('steps'))[:60]}.")
-    elif not controls.max_steps:
+            raise CheckpointError(
+                f"run.json: rescaled_schedule.steps must be an integer above 0, got {str(facts.get('steps'))[:60]}."
+            )
+    elif not options.max_steps:
         reporter.doing("measuring the speed")
         pace = measure()
         if pace is not None:
@@ -157,11 +159,11 @@ def fit(
         if world.is_main:
             assert pace is not None  # rank 0 trains
             result = count_steps_in_time(
-                USED * parse_time_budget(controls.max_time) - (time.monotonic() - began) - pace.first_step,
+                USED * parse_time_budget(options.max_time) - (time.monotonic() - began) - pace.first_step,
                 step_seconds=pace.step,
                 eval_seconds=pace.evaluation,
                 evaluations=len(plan.eval_steps),
-                eval_every=controls.eval_every,
+                eval_every=options.eval_every,
             )
             facts["steps"] = min(result, plan.total_steps)
         facts["steps"] = int(broadcast_from_main(world, str(facts["steps"]), "fit-schedule"))

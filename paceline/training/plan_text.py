@@ -45,7 +45,7 @@ def describe(
     warm_up = [f"warm-up {plan.warmup_steps:,.6g} steps"] if plan.warmup_steps else []
     target = " and ".join(f"{metric} {value:g}" for metric, value in recipe.target) or "no target"
     after = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
-    cut = f"{plan.micro_batch_size} per micro-batch x {format_count(plan.forwards, 'micro-batch')}"
+    cut = f"{plan.micro_batch_size} per micro-batch x {format_count(plan.micro_batches, 'micro-batch')}"
     return [
         ("recipe", [name, _about(recipe), *_trunk(recipe), f"seed {recipe.seed}"]),
         *([] if weights is None else _weights(recipe, weights)),
@@ -56,7 +56,7 @@ def describe(
         *([("input", [size])] if (size := _size(recipe.input)) else []),
         ("target", [target, f"{format_count(len(plan.eval_steps), 'evaluation')} on {format_count(plan.val_images, 'image')}",
                     f"after step{'s'[: len(plan.eval_steps) != 1]} {after}"]),
-        ("ranks", [f"{format_count(plan.world, 'rank')} on {format_count(plan.nodes, 'node')}{_evaluating(plan)}",
+        ("ranks", [f"{format_count(plan.world_size, 'rank')} on {format_count(plan.nodes, 'node')}{_evaluating(plan)}",
                   *_batch_norms(recipe, plan, memory), *_losses(plan)]),
         ("system", [system_name,
             f"{system.ranks_per_node} x {system.device_name or system.device} per node, {system.memory_gib:g} GiB each",
@@ -82,7 +82,7 @@ def report_plan(run: RunSpec, memory: MemoryEstimate, feeding: InputRate | None,
 
 def _about(recipe: Recipe) -> str:
     """What is trained, in a line."""
-    boxes_alone = recipe.task == "maskrcnn" and not recipe.model.masks
+    boxes_alone = recipe.task == "instance-segmentation" and not recipe.model.masks
     return "Faster R-CNN: object detection" if boxes_alone else get_workload(recipe.task).about
 
 
@@ -146,7 +146,7 @@ def _batch_norms(recipe: Recipe, plan: BatchPlan, memory: MemoryEstimate) -> lis
         if plan.bn_batch_size == recipe.bn_batch_size
         else f" (recipe: {recipe.bn_batch_size}, limited by the global batch)"
     )
-    joined = f"across {plan.bn_join} ranks" if plan.bn_join > 1 else "one micro-batch"
+    joined = f"across {plan.bn_ranks} ranks" if plan.bn_ranks > 1 else "one micro-batch"
     shared = "micro-batch split into groups" if plan.bn_groups > 1 else joined
     return [f"BatchNorm over {format_count(plan.bn_batch_size, 'image')}{span}: {shared}"]
 
@@ -156,13 +156,13 @@ def _losses(plan: BatchPlan) -> list[str]:
     if not plan.loss_normalizer_images:
         return []
     where = (
-        f"the whole batch, counts summed over {format_count(plan.loss_join, 'rank')}"
-        if plan.loss_join > 1
+        f"the whole batch, counts summed over {format_count(plan.loss_ranks, 'rank')}"
+        if plan.loss_ranks > 1
         else f"{format_count(plan.loss_groups, 'group')} per micro-batch"
-        if plan.loss_forwards == 1
-        else f"{plan.loss_forwards} micro-batches per group"
+        if plan.loss_micro_batches == 1
+        else f"{plan.loss_micro_batches} micro-batches per group"
     )
-    price = "" if plan.loss_forwards == 1 else "; counting requires one more forward pass per micro-batch"
+    price = "" if plan.loss_micro_batches == 1 else "; counting requires one more forward pass per micro-batch"
     return [f"losses normalized over {format_count(plan.loss_normalizer_images, 'image')}: {where}{price}"]
 
 
@@ -175,4 +175,4 @@ def _switches(system: System) -> list[str]:
 def format_roles(plan: BatchPlan) -> str:
     """How many ranks train and how many only evaluate, in words."""
     evaluate = "1 rank only evaluates" if plan.eval_ranks == 1 else f"{plan.eval_ranks:,} ranks only evaluate"
-    return f"{plan.world:,} rank{'s train' if plan.world > 1 else ' trains'}, {evaluate}"
+    return f"{plan.world_size:,} rank{'s train' if plan.world_size > 1 else ' trains'}, {evaluate}"

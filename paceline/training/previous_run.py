@@ -41,13 +41,13 @@ class FinishedError(PacelineError):
 
 
 def load_previous_run(
-    path: Path, name: str, recipe: Recipe, controls: RunOptions, explicit: Collection[str], *, repeats: bool
+    path: Path, name: str, recipe: Recipe, options: RunOptions, explicit: Collection[str], *, repeats: bool
 ) -> tuple[RunRecord, str]:
     """-> (run.json of the run in `path`, the status with which it ended; empty where it did not end).
 
     name    the recipe's name
     explicit  dotted names of the recipe's fields set by hand
-    repeats whether recipe and controls come from a run.json
+    repeats whether recipe and options come from a run.json
     Raises FinishedError, with the ways to resume, where the command asks for no more than the run has; CheckpointError for a
     run of another task, fitted to another length, or where one is on data and the other synthetic; PacelineError where the folder
     cannot be read.
@@ -56,13 +56,13 @@ def load_previous_run(
     task = str(saved.recipe.get("task"))
     if not is_same_workload(task, recipe.task):
         raise CheckpointError(f"{is_another(path, saved, name)} {how_to_extend(path, task)}")
-    if controls.synthetic != bool(saved.controls.get("synthetic")):
-        on = "data" if controls.synthetic else "synthetic batches"
+    if options.synthetic != bool(saved.options.get("synthetic")):
+        on = "data" if options.synthetic else "synthetic batches"
         raise CheckpointError(f"{path}: the run was trained on {on}. Choose another --output-dir.")
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
     ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
-    requested, had = restore_fitted_schedule(controls), saved.fitted.get("asked", "")
+    requested, had = restore_fitted_schedule(options), saved.rescaled_schedule.get("requested", "")
     if requested != had and (requested or not repeats):
         to = [f"scaled to {length}" if length else "not scaled" for length in (had, requested)]
         raise CheckpointError(
@@ -71,18 +71,18 @@ def load_previous_run(
         )
     if not ended:
         return saved, ""
-    if controls.auto_config:
-        own = restore_choices(saved, recipe, controls, explicit, path)
-        recipe, controls = own.recipe, own.controls
+    if options.auto_config:
+        own = restore_choices(saved, recipe, options, explicit, path)
+        recipe, options = own.recipe, own.options
     end = ends[-1]
     scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
     try:
-        ways = _format_extend_options(end, get_metrics(scored[-1]) if scored else {}, saved, recipe, controls, explicit)
+        ways = _format_extend_options(end, get_metrics(scored[-1]) if scored else {}, saved, recipe, options, explicit)
     except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
         raise PacelineError(f"{path}: run.json is not valid ({problem!r}). Choose another --output-dir.") from None
     if ways:
         raise FinishedError(
-            f"--output-dir {controls.output_dir or path}: the run is finished ({end['status'].replace('_', ' ')}: "
+            f"--output-dir {options.output_dir or path}: the run is finished ({end['status'].replace('_', ' ')}: "
             f"{end.get('reason', '')}).\n"
             f"To continue it, add {', or '.join(ways)}. To start a new run, use another --output-dir, or none.",
             path,
@@ -90,11 +90,11 @@ def load_previous_run(
     return saved, end["status"]
 
 
-def restore_fitted_schedule(controls: RunOptions) -> str:
+def restore_fitted_schedule(options: RunOptions) -> str:
     """The flags that --rescale-schedule fits a schedule to; empty without it."""
-    if not controls.rescale_schedule:
+    if not options.rescale_schedule:
         return ""
-    return f"--max-steps {controls.max_steps}" if controls.max_steps else f"--max-time {controls.max_time}"
+    return f"--max-steps {options.max_steps}" if options.max_steps else f"--max-time {options.max_time}"
 
 
 def is_another(path: Path, saved: RunRecord, name: str) -> str:
@@ -112,7 +112,7 @@ def _longer(saved: RunRecord, ended: str) -> str:
     flag = "epochs" if saved.recipe.get("epochs") else "max_images"
     words = f" --{flag.replace('_', '-')} {2 * (saved.recipe.get(flag) or 0):g}"
     words += " --target" if ended == "success" else ""
-    return words + (" --patience 0" if saved.controls.get("patience") else "")
+    return words + (" --patience 0" if saved.options.get("patience") else "")
 
 
 def _format_extend_options(
@@ -120,7 +120,7 @@ def _format_extend_options(
     metrics: Mapping[str, float],
     saved: RunRecord,
     recipe: Recipe,
-    controls: RunOptions,
+    options: RunOptions,
     explicit: Collection[str],
 ) -> list[str]:
     """Changes to the command that would resume the run, in words; [] where it resumes as it is."""
@@ -130,13 +130,13 @@ def _format_extend_options(
     if meets_targets(targets, metrics):
         ways.append(f"--target with another value than {format_targets(targets)} (without a value: no target)")
     length = count_recipe_steps(asdict(recipe), saved.plan)
-    requested = min(length, controls.max_steps or length)
-    if controls.rescale_schedule:  # its length is the number of steps that was found when it began
+    requested = min(length, options.max_steps or length)
+    if options.rescale_schedule:  # its length is the number of steps that was found when it began
         length = requested = int(saved.plan["total_steps"])
     if end["step"] >= requested:
         if end["step"] < length:  # it may stand further than this command asks
             ways.append(f"--max-steps above {end['step']:,} (or remove it: {length:,})")
-        elif controls.rescale_schedule:
+        elif options.rescale_schedule:
             ways.append("a higher --epochs or --max-images to `paceline train RUN/run.json --output-dir RUN`")
         else:
             flag = "epochs" if recipe.epochs else "max_images"
@@ -144,14 +144,14 @@ def _format_extend_options(
             ways.append(f"--{flag.replace('_', '-')} above {most:g}")
             if requested < length:
                 ways.append(f"--max-steps above {end['step']:,} (or remove it)")
-    budget = 0.0 if controls.rescale_schedule and not controls.max_steps else parse_time_budget(controls.max_time)
+    budget = 0.0 if options.rescale_schedule and not options.max_steps else parse_time_budget(options.max_time)
     if 0 < budget <= end["seconds"]:
         ways.append(
-            f"--max-time above {controls.max_time} (or remove it; all processes of the run have used "
+            f"--max-time above {options.max_time} (or remove it; all processes of the run have used "
             f"{format_duration(end['seconds'])})"
         )
-    if 0 < controls.patience <= end.get("evaluations_since_best", 0):
-        ways.append(f"--patience above {controls.patience} (or remove it)")
+    if 0 < options.patience <= end.get("evaluations_since_best", 0):
+        ways.append(f"--patience above {options.patience} (or remove it)")
     return ways
 
 
@@ -184,7 +184,7 @@ class SavedRun:
             wanted = replace(wanted, precision=saved.precision, loss_scale=scale)
         kept = {name: getattr(saved, name) for name in FORMS if getattr(wanted, name) == "auto"}
         wanted = replace(wanted, **kept)
-        if self.facts.world != world:
+        if self.facts.world_size != world:
             return wanted
         if "system" not in explicit:
             return saved
@@ -198,7 +198,7 @@ class SavedRun:
         explicit  whether this command names a number
         An automatic number stays automatic with another number of ranks, or on another kind of machine.
         """
-        if self.facts is None or explicit or system.intra_op_threads or self.facts.world != world:
+        if self.facts is None or explicit or system.intra_op_threads or self.facts.world_size != world:
             return system
         if saved_system(self.facts, self.path).device != system.device:
             return system
@@ -215,8 +215,8 @@ class SavedRun:
 
     def weights(self) -> str:
         """The run's own --weights. Raises RecipeError for what is no text."""
-        controls = {} if self.facts is None else self.facts.controls
-        return convert_checked(str, controls.get("weights", ""), f"{self.path}: run.json: weights")
+        options = {} if self.facts is None else self.facts.options
+        return convert_checked(str, options.get("weights", ""), f"{self.path}: run.json: weights")
 
     def report_threads(self, threads: int, reporter: Reporter) -> None:
         """Warn of a change of the number of compute threads, and of the cost of keeping it."""
@@ -234,8 +234,8 @@ class SavedRun:
         """The submission in MLPerf's log. A log belongs to one run, so a resumed run keeps its own, with a warning."""
         if self.facts is None:
             return requested
-        where = f"{self.path}: run.json: controls.mlperf"
-        own = from_json(Submission(), convert_checked(dict, self.facts.controls.get("mlperf", {}), where), where)
+        where = f"{self.path}: run.json: options.mlperf"
+        own = from_json(Submission(), convert_checked(dict, self.facts.options.get("mlperf", {}), where), where)
         plain = asdict(Submission())
         new = {name: value for name, value in asdict(requested).items() if value not in (plain[name], getattr(own, name))}
         if new:

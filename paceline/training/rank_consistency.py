@@ -41,7 +41,7 @@ GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "max_images")
 
 
 def request_fingerprint(
-    verb: str, recipe: Recipe, system: System, controls: RunOptions, *, explicit: Iterable[str] = (), **more: Any
+    verb: str, recipe: Recipe, system: System, options: RunOptions, *, explicit: Iterable[str] = (), **more: Any
 ) -> dict[str, Any]:
     """Facts of a rank before it has met the others: its code, and its request.
 
@@ -54,9 +54,9 @@ def request_fingerprint(
         **source_digests(PACKAGE, recipe),
         **_as_flags(asdict(recipe)),
         **_as_flags(_without(asdict(system), FREE_SYSTEM), "system."),
-        **_as_flags(_without(asdict(controls), FREE_CONTROLS)),
+        **_as_flags(_without(asdict(options), FREE_CONTROLS)),
         **more,
-        "--copy-data-to": "given" if controls.copy_data_to else "not given",
+        "--copy-data-to": "given" if options.copy_data_to else "not given",
         "flags given": sorted(name for name in explicit if name in GIVEN or name.partition(".")[0] in ("eval", "target")),
     }
 

@@ -16,7 +16,7 @@ from paceline._utils.errors import PacelineError, RecipeError
 from paceline.config.mlperf import check_submission
 from paceline.config.plan import count_training_ranks
 from paceline.config.recipe import Recipe
-from paceline.config.run import RunOptions, check_controls, check_initial_weights, parse_profile_steps, run_file
+from paceline.config.run import RunOptions, check_initial_weights, check_run_options, parse_profile_steps, run_file
 from paceline.config.system import System
 from paceline.data.containers.label_exports import prepare_first
 from paceline.distributed.comm.launcher import Launch
@@ -38,10 +38,10 @@ class Request:
     recipe: Recipe
     system_name: str
     system: System
-    controls: RunOptions
+    options: RunOptions
     given: frozenset[str] = frozenset()  # dotted names of the recipe fields set by hand
     command: str = ""  # the command line, for run.json
-    repeats: bool = False  # recipe and controls come from a run.json: its target was already settled
+    repeats: bool = False  # recipe and options come from a run.json: its target was already settled
 
 
 def validate(request: Request, launch: Launch) -> None:
@@ -55,46 +55,46 @@ def validate(request: Request, launch: Launch) -> None:
 
 def _check_sinks(request: Request, launch: Launch) -> None:
     if launch.rank == 0:  # the others record nothing
-        tracker_makers(request.controls, request.given)
+        tracker_makers(request.options, request.given)
 
 
 def _check_auto(request: Request, launch: Launch) -> None:
-    if request.controls.auto_config:
+    if request.options.auto_config:
         check_auto(request.name, repeats=request.repeats)
 
 
 def _check_target(request: Request, launch: Launch) -> None:
     """A target that other data may still take away is checked once the data are open (resolve.py)."""
-    if keeps_default_target(request.controls, request.given, repeats=request.repeats):
+    if keeps_default_target(request.options, request.given, repeats=request.repeats):
         check_metrics(request.recipe)
 
 
 def check_not_finished(request: Request, launch: Launch) -> None:
     """A finished run of which no more is asked; with several ranks, and where its report is missing, the run itself answers."""
-    named = request.controls.output_dir
+    named = request.options.output_dir
     path = Path(named).expanduser().absolute()
     if launch.world == 1 and named and all((path / name).exists() for name in ("run.json", "report.html")):
-        load_previous_run(path, request.name, request.recipe, request.controls, request.given, repeats=request.repeats)
+        load_previous_run(path, request.name, request.recipe, request.options, request.given, repeats=request.repeats)
 
 
 def _check_data_folder(request: Request, launch: Launch) -> None:
     """With several ranks the run itself looks for it, so that all of them learn what one lacks."""
-    if launch.world == 1 and request.controls.data:
-        resolve_data_folder(request.controls.data, get_workload(request.recipe.task))
+    if launch.world == 1 and request.options.data:
+        resolve_data_folder(request.options.data, get_workload(request.recipe.task))
 
 
 CHECKS: tuple[Callable[[Request, Launch], object], ...] = (
-    lambda request, launch: check_controls(request.controls),
-    lambda request, launch: check_submission(request.controls.mlperf, request.recipe),
-    lambda request, launch: count_training_ranks(launch.world, request.controls.dedicated_eval_ranks),
-    lambda request, launch: check_weights_named(request, request.controls.output_dir),
+    lambda request, launch: check_run_options(request.options),
+    lambda request, launch: check_submission(request.options.mlperf, request.recipe),
+    lambda request, launch: count_training_ranks(launch.world, request.options.dedicated_eval_ranks),
+    lambda request, launch: check_weights_named(request, request.options.output_dir),
     check_not_finished,
     lambda request, launch: check_recipe(request.recipe),
     _check_data_folder,
     _check_sinks,
     _check_auto,
     _check_target,
-    lambda request, launch: refuse_inexact(request.system, request.controls.deterministic),
+    lambda request, launch: refuse_inexact(request.system, request.options.deterministic),
 )
 
 
@@ -142,7 +142,7 @@ def check_weights_named(request: Request, *folders: str | Path) -> None:
     """
     if folders and all(folder and run_file(Path(folder).expanduser()).is_file() for folder in folders):
         return
-    check_initial_weights(request.name, request.recipe, request.controls, request.command, pretrained_for(request.recipe))
+    check_initial_weights(request.name, request.recipe, request.options, request.command, pretrained_for(request.recipe))
 
 
 def check_metrics(recipe: Recipe) -> None:
@@ -155,9 +155,9 @@ def check_metrics(recipe: Recipe) -> None:
             raise RecipeError(f"--target {name}: metric not found. Choose one of {', '.join(metrics)}.")
 
 
-def keeps_default_target(controls: RunOptions, explicit: Collection[str], *, repeats: bool) -> bool:
+def keeps_default_target(options: RunOptions, explicit: Collection[str], *, repeats: bool) -> bool:
     """Whether the target holds on any data: it was set by hand, or by the run that is repeated on its data."""
-    return not controls.synthetic and ("target" in explicit or (repeats and "data" not in explicit))
+    return not options.synthetic and ("target" in explicit or (repeats and "data" not in explicit))
 
 
 def check_profile(requested: str, system: System) -> None:

@@ -34,18 +34,18 @@ def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: 
 
     Raises PacelineError where the resumed run and the command do not go together.
     """
-    recipe, controls, explicit = request.recipe, request.controls, request.given
+    recipe, options, explicit = request.recipe, request.options, request.given
     system = saved.system(request.system, explicit=explicit, world=trainers)
-    controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
+    options = replace(options, mlperf=saved.submission(options.mlperf, reporter))
     if not request.repeats:
-        recipe = resolve_pixel_stats(recipe, controls.weights, explicit, reporter, saved=saved.facts)
-    recipe = resolve_decoder(recipe, system, controls.deterministic or controls.synthetic, saved.facts)
-    if controls.auto_config and saved.facts is not None:
-        own = restore_choices(saved.facts, recipe, controls, explicit, saved.path)
-        recipe, controls = own.recipe, own.controls
-    system = resolve_system(recipe, system, controls.deterministic, reporter)
-    check_profile(controls.profile, system)
-    return replace(request, recipe=recipe, system=system, controls=controls)
+        recipe = resolve_pixel_stats(recipe, options.weights, explicit, reporter, saved=saved.facts)
+    recipe = resolve_decoder(recipe, system, options.deterministic or options.synthetic, saved.facts)
+    if options.auto_config and saved.facts is not None:
+        own = restore_choices(saved.facts, recipe, options, explicit, saved.path)
+        recipe, options = own.recipe, own.options
+    system = resolve_system(recipe, system, options.deterministic, reporter)
+    check_profile(options.profile, system)
+    return replace(request, recipe=recipe, system=system, options=options)
 
 
 def resolve_with_data(
@@ -56,27 +56,27 @@ def resolve_with_data(
 
     Every rank calls it. Raises RecipeError for a target on a metric that no evaluation computes.
     """
-    controls, auto = request.controls, None if saved.facts is None else saved.facts.auto
-    if controls.auto_config:
+    options, auto = request.options, None if saved.facts is None else saved.facts.auto_config
+    if options.auto_config:
         cpu = request.system.device == "cpu"
         result = apply_auto(
-            *(task, request.recipe, controls, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter
+            *(task, request.recipe, options, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter
         )
         if request.command:
             reporter.line(f"the same settings without --auto-config:  {command_without(request.command, result.facts)}")
-        controls, auto = result.controls, result.facts
-        task = reopen_task(task, result.recipe, controls)
+        options, auto = result.options, result.facts
+        task = reopen_task(task, result.recipe, options)
     feeding = measure_input_rate(task, rank_info, roles.trainers)
     if getattr(task.recipe.input, "decoder", "") == "auto":
         decoder = broadcast_from_main(roles.everyone, choose_decoder(task.recipe, rank_info, feeding), "decoder")
-        task = reopen_task(task, describe_decoder(task.recipe, decoder), controls)
+        task = reopen_task(task, describe_decoder(task.recipe, decoder), options)
         reporter.line(f"--input.decoder auto: {decoder}")
-    recipe = resolve_targets(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
+    recipe = resolve_targets(task.recipe, options, request.given, task, reporter, repeats=request.repeats)
     check_metrics(recipe)
     roles.everyone.assert_equal(data_fingerprint(task), "data")
     if part_of := task.facts.get("part_of"):
         reporter.line(f"the dataset is a subset of {part_of}")
-    return replace(request, recipe=recipe, controls=controls), task, auto, feeding
+    return replace(request, recipe=recipe, options=options), task, auto, feeding
 
 
 def resolve_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:
@@ -102,17 +102,17 @@ def resolve_system(recipe: Recipe, system: System, exact: bool, reporter: Report
 
 def unresolved_flags(request: Request) -> tuple[str, ...]:
     """Dotted names of the recipe's fields whose values follow only from the open data."""
-    kept = keeps_default_target(request.controls, request.given, repeats=request.repeats)
-    return (*(() if kept else ("target",)), *(FITTED if request.controls.rescale_schedule else ()))
+    kept = keeps_default_target(request.options, request.given, repeats=request.repeats)
+    return (*(() if kept else ("target",)), *(FITTED if request.options.rescale_schedule else ()))
 
 
 def resolve_targets(
-    recipe: Recipe, controls: RunOptions, explicit: Collection[str], task: Task, reporter: Reporter, *, repeats: bool
+    recipe: Recipe, options: RunOptions, explicit: Collection[str], task: Task, reporter: Reporter, *, repeats: bool
 ) -> Recipe:
     """The recipe without its target, and with a warning, on other data than the target was set for."""
-    if controls.synthetic:  # open_task has reported that
+    if options.synthetic:  # open_task has reported that
         return replace(recipe, target=())
-    if not recipe.target or task.data.is_target_data or keeps_default_target(controls, explicit, repeats=repeats):
+    if not recipe.target or task.data.is_target_data or keeps_default_target(options, explicit, repeats=repeats):
         return recipe
     reporter.warning(
         f"warning: ignoring the target {format_targets(recipe.target)}, which is defined for {recipe.target_data}. Training runs to "

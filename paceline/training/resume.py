@@ -101,7 +101,7 @@ def check_start(was: SavedRun, start: ResumePoint, run: RunSpec, explicit: Colle
         )
     scored, now = was.facts.plan.get("val_images"), run.plan.val_images
     if start.standing.step >= 0 and scored != now:
-        limit = was.facts.controls.get("max_val_images")
+        limit = was.facts.options.get("max_val_images")
         flag = f"with --max-val-images {abbreviate(limit)}" if limit else "without --max-val-images"
         raise CheckpointError(
             f"{was.path}: the evaluations of this run use {abbreviate(scored)} validation images, and this command uses {now:,}. The "

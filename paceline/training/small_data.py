@@ -26,7 +26,7 @@ FOR_OWN = ("-finetune", "-cpu", "-demo")
 
 
 def check_image_count(
-    name: str, recipe: Recipe, plan: BatchPlan, controls: RunOptions, explicit: Collection[str], accelerator: str
+    name: str, recipe: Recipe, plan: BatchPlan, options: RunOptions, explicit: Collection[str], accelerator: str
 ) -> None:
     """Refuse a recipe of the menu that was made for far more photos than these, unless what decides it was set by hand.
 
@@ -36,11 +36,11 @@ def check_image_count(
     own = find_finetune_recipe(name)
     if own not in RECIPES or (name not in RECIPES and "@" not in name):  # its author knows the photos
         return
-    if controls.synthetic or controls.max_train_images or get_design_size(recipe) == plan.train_images:
+    if options.synthetic or options.max_train_images or get_design_size(recipe) == plan.train_images:
         return
     photos, batch, steps = plan.train_images, plan.global_batch_size, plan.total_steps
     length = {"epochs", "max_images", "global_batch_size"}.intersection(explicit)
-    length = length or controls.max_steps or controls.rescale_schedule
+    length = length or options.max_steps or options.rescale_schedule
     times = get_design_size(recipe) / photos
     # demo: for trying out, on any photos
     if batch > photos and "global_batch_size" not in explicit and not name.endswith("-demo"):
@@ -58,7 +58,7 @@ def check_image_count(
     auto, about = ((), "Recommended") if name != fitting else (("--auto-config",), "To choose settings for a small dataset")
     raise RecipeError(
         f"{name} is not suitable for this dataset: {reason}.\n"
-        f"  {about}:  {format_command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"
+        f"  {about}:  {format_command('train', fitting, '--data', options.data or 'DIR', *auto)}\n"
         f"  To use {name} anyway, set --global-batch-size, --epochs, --max-images, or --max-steps."
     )
 

@@ -40,7 +40,7 @@ def _is_interval(value: Any) -> bool:
 # Facts of every checkpoint, and the check of each.
 FACTS: dict[str, Callable[[Any], bool]] = {
     "step": lambda value: type(value) is int and value >= 0,
-    "world": lambda value: type(value) is int and value >= 1,
+    "world_size": lambda value: type(value) is int and value >= 1,
     "seconds": lambda value: type(value) is float,
     "meters": _is_interval,
     EVALUATES: lambda value: type(value) is bool,
@@ -78,7 +78,7 @@ class State:
         tensors["optimizer"] = dict(self.optimizer.state())
         if self.scaler is not None:
             tensors["scaler"] = dict(self.scaler.state())
-        own_facts = {"step": self.step, "meters": self.meters.facts(world), "world": world.world}
+        own_facts = {"step": self.step, "meters": self.meters.facts(world), "world_size": world.world}
         return Snapshot(tensors, {**own_facts, **facts})
 
     def is_finite(self) -> bool:
@@ -101,7 +101,7 @@ class State:
             self.average.load_state(tensors["average"])
         if self.scaler is not None:
             self.scaler.load_state(tensors["scaler"])
-        if world.world > 1 and facts["world"] == world.world:
+        if world.world > 1 and facts["world_size"] == world.world:
             buffers = self._running()
             flat = tensors.get("ranks", {}).get(f"{world.rank:04d}")
             if flat is None or flat.shape != (sum(buffer.numel() for buffer in buffers),):

@@ -65,7 +65,7 @@ class TrainStep(GraphedStep):
         self.device = device
         self.numbers = numbers or StepScalars(state.optimizer.optim, device)
         self.autocast = autocast_for(system, device)
-        self.share = plan.world / plan.global_batch_size
+        self.share = plan.world_size / plan.global_batch_size
         self.times: StepTimes | None = None
         self.sizes = StepSizes(state.model)
         self._measured = False
@@ -75,8 +75,8 @@ class TrainStep(GraphedStep):
         # A compiled network needs fixed shapes: shapes that depend on values would be compiled again for each.
         self.forms = static_shapes if system.compile == "on" else nullcontext
         capture = capture or choose_capture(system, device)
-        super().__init__(capture, plan.world, plan.forwards)
-        if plan.world > 1:
+        super().__init__(capture, plan.world_size, plan.micro_batches)
+        if plan.world_size > 1:
             with nullcontext() if capture is None else capture.aside():
                 network = _data_parallel(network, system, group)
         if capture is None:  # no clock can be read inside a replay
@@ -107,7 +107,7 @@ class TrainStep(GraphedStep):
         losses = self._gradients(batches)
         if (count := losses.pop(DIVIDE_BY, None)) is not None:
             self._divide(losses, count)
-            if self.plan.world > 1:
+            if self.plan.world_size > 1:
                 self._reached("exchange")
         with record_function("update"):
             if self._measured:
@@ -162,7 +162,7 @@ class TrainStep(GraphedStep):
                 self._reached("forward")
                 with record_function("backward"):
                     (loss if scaler is None else scaler.scale(loss)).backward()
-                self._reached("exchange" if last and plan.world > 1 else "backward")
+                self._reached("exchange" if last and plan.world_size > 1 else "backward")
             for name, value in losses.items():
                 part = value.detach() / plan.global_batch_size
                 totals[name] = totals[name] + part if name in totals else part
@@ -177,7 +177,7 @@ class TrainStep(GraphedStep):
 
         count  this rank's share of it, over B; where all ranks have none, zeros stay zeros
         """
-        if self.plan.world > 1:
+        if self.plan.world_size > 1:
             dist.all_reduce(count, group=self.group)
         factor = 1 / count.clamp(min=1 / self.plan.global_batch_size)
         gradients = [weight.grad for weight in self.state.model.parameters() if weight.grad is not None]

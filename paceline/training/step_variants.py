@@ -50,12 +50,12 @@ LAYOUTS = (
     StepSeconds("classification", "AVX2", "fp32", 5.25, 5.92),
     StepSeconds("classification", "AVX512", "fp32", 1.22, 1.52),
     StepSeconds("classification", "AVX512", "bf16", 0.66, 0.875),
-    StepSeconds("ssd", "AVX2", "fp32", 9.23, 8.2),
-    StepSeconds("ssd", "AVX512", "fp32", 1.75, 1.99),
-    StepSeconds("ssd", "AVX512", "bf16", 1, 1.1),
-    StepSeconds("maskrcnn", "AVX2", "fp32", 16.8, 10.9),
-    StepSeconds("maskrcnn", "AVX512", "fp32", 2.65, 3.04),
-    StepSeconds("maskrcnn", "AVX512", "bf16", 1.46, 1.8),
+    StepSeconds("detection", "AVX2", "fp32", 9.23, 8.2),
+    StepSeconds("detection", "AVX512", "fp32", 1.75, 1.99),
+    StepSeconds("detection", "AVX512", "bf16", 1, 1.1),
+    StepSeconds("instance-segmentation", "AVX2", "fp32", 16.8, 10.9),
+    StepSeconds("instance-segmentation", "AVX512", "fp32", 2.65, 3.04),
+    StepSeconds("instance-segmentation", "AVX512", "bf16", 1.46, 1.8),
 )
 
 
@@ -84,7 +84,7 @@ def choose_forms(
         if "kernels" in chosen and system.device == "cuda" and workload.network.no_exact:
             chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
     # Layouts were measured on one rank. In contiguous memory, some gradients do not have the strides of data parallel's buckets.
-    elif measured and plan.world == 1 and "channels_last" in chosen and (layout := find_layout(recipe.task, system)):
+    elif measured and plan.world_size == 1 and "channels_last" in chosen and (layout := find_layout(recipe.task, system)):
         chosen["channels_last"] = layout.faster
         why = (
             f"a full-size {recipe.task} step needed {layout.channels_last:g} s in channels_last and {layout.contiguous:g} s "

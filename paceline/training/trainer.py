@@ -41,7 +41,7 @@ from paceline.training.logging.stdout_guard import keep_output_open
 from paceline.training.loop import loop, serve_evaluations
 from paceline.training.memory_probe import can_probe_memory, find_fitting_run
 from paceline.training.open_data import open_task, prepare_data
-from paceline.training.plan_run import plan_run, report_short_average, with_forms, with_length, with_provenance
+from paceline.training.plan_run import plan_run, report_short_average, with_length, with_provenance, with_step_variants
 from paceline.training.plan_text import report_plan
 from paceline.training.previous_run import SavedRun
 from paceline.training.rank_consistency import request_fingerprint, run_facts
@@ -60,14 +60,14 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
     """Train one run on this rank, to its end.
 
     request  what to train, as `validate` leaves it
-    console  closed here; None: a new one, by the request's controls
+    console  closed here; None: a new one, by the request's options
     on_end   called on rank 0 once the run has ended, before the ranks part
     Raises PacelineError for whatever a user can mend; after the first step only the machine can fail.
     """
     began, launch = time.monotonic(), read_launch(os.environ)
     with ExitStack() as held:
         output = held.enter_context(keep_output_open())
-        console = held.enter_context(console or open_console(request.controls, launch.rank))
+        console = held.enter_context(console or open_console(request.options, launch.rank))
         roles = held.enter_context(join_ranks(request, launch, console))
         # Only rank 0 prints. Another rank that prepares the data of its node writes their check page too.
         world, reporter = roles.everyone, console if launch.rank == 0 else Lines(str, console.describe)
@@ -75,32 +75,33 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         folder = held.enter_context(open_run_folder(request, world, reporter))
         saved = folder.saved
         request = resolve_request(request, saved, roles.trainers, reporter)
-        rank_info, threads, placement = held.enter_context(prepare_cores(request, saved, roles, reporter))
+        rank_info, threads, cpu_binding = held.enter_context(prepare_cores(request, saved, roles, reporter))
         start = find_resume_point(saved, request, world, reporter, undecided=unresolved_flags(request))
         request, weights = choose_weights(request, saved, start, world, reporter)
 
         reporter.doing("opening the data")
-        manifest = None if request.controls.synthetic else prepare_data(request.recipe, request.controls, world, reporter)
+        manifest = None if request.options.synthetic else prepare_data(request.recipe, request.options, world, reporter)
         init_began = time.time()  # MLPerf's clock: preparing a data set is no part of a timed run
-        task = open_task(request.recipe, request.controls, world, reporter, manifest=manifest)
-        request, task, auto, feeding = resolve_with_data(request, task, rank_info, roles, saved, reporter)
+        task = open_task(request.recipe, request.options, world, reporter, manifest=manifest)
+        request, task, auto, input_rate = resolve_with_data(request, task, rank_info, roles, saved, reporter)
 
         memory = task.memory(request.system)
         run = plan_run(request, task, roles, memory, launch.nodes, reporter, new=saved.facts is None and auto is None)
-        run, forms = with_forms(run, task, world, saved, reporter)
+        run, variants = with_step_variants(run, task, world, saved, reporter)
         prepare_device(run, task, rank_info, threads, memory)
-        held.enter_context(open_staged_copy(task.data, run.controls.copy_data_to, world, reporter))
-        run, fitted = with_length(run, task, rank_info, roles, memory, saved, reporter, began)
-        facts = {**placement, "fitted": fitted, "forms": forms, "feeding": feeding and asdict(feeding), "auto": auto}
+        held.enter_context(open_staged_copy(task.data, run.options.copy_data_to, world, reporter))
+        run, rescaled = with_length(run, task, rank_info, roles, memory, saved, reporter, began)
+        facts = {**cpu_binding, "rescaled_schedule": rescaled, "step_variants": variants, "auto_config": auto}
+        facts["input_rate"] = None if input_rate is None else asdict(input_rate)
         run = with_provenance(run, request.command, launch.kind, threads, task, memory, facts)
-        console.input_rate = feeding.format_line() if feeding is not None else ""
-        report_plan(run, memory, feeding, reporter)
+        console.input_rate = input_rate.format_line() if input_rate is not None else ""
+        report_plan(run, memory, input_rate, reporter)
 
         reporter.doing("building the model")
         check_start(saved, start, run, request.given)
         world.assert_equal(run_facts(run, start.checkpoint, weights), "run")
         state = build_state_from(run, task, roles, start, weights, reporter)
-        folder.check_space(state, run.controls.keep_checkpoints)
+        folder.check_space(state, run.options.keep_checkpoints)
         if can_probe_memory(rank_info.device):
             reporter.doing("testing a step")
             run = find_fitting_run(run, task, state, roles, reporter)
@@ -109,11 +110,11 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
 
         mirror = held.enter_context(folder.begin(run, reporter))
         recorder = held.enter_context(open_recorder(run, task.workload, state, start, folder, console, init_began))
-        writer = held.enter_context(folder.writer(run.controls, start, mirror, reporter))
+        writer = held.enter_context(folder.writer(run.options, start, mirror, reporter))
         held.enter_context(open_memory_cache(task.data, run.system, world, reporter))
         checkpoints = Checkpointer(run, roles.peers, recorder, writer, mirror)
         monitors = held.enter_context(open_monitors(run, roles.peers, recorder, start, folder.path))
-        due = Cadence.of(run.plan, run.controls)
+        due = Cadence.of(run.plan, run.options)
         context = TrainContext(
             run, task, roles, rank_info, state, start.standing, checkpoints, recorder, monitors, due, folder.path
         )
@@ -137,9 +138,9 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
     if launch.world > 1:
         explicit, repeats = request.given, request.repeats
         facts = request_fingerprint(
-            "train", request.recipe, request.system, request.controls, explicit=explicit, name=request.name, repeats=repeats
+            "train", request.recipe, request.system, request.options, explicit=explicit, name=request.name, repeats=repeats
         )
-        folder = find_nearest_folder(request.controls.output_dir)
+        folder = find_nearest_folder(request.options.output_dir)
     with apply_environment(request.system, launch, named="system.interface" in request.given) as notes:
         start_early("paceline.data.loader.slots")
         for note in filter(None, (*notes, warn_untested_torch(torch.__version__)) if launch.rank == 0 else ()):
@@ -147,14 +148,14 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
         device = choose_device(request.system, launch.local_rank, launch.local_world)
         choose_adapter(request.system, launch, os.environ)
         with open_distributed(launch, device=device, facts=facts, secret_folder=folder) as world, explained_failures():
-            yield assign_roles(world, request.controls.dedicated_eval_ranks)
+            yield assign_roles(world, request.options.dedicated_eval_ranks)
 
 
 @contextmanager
 def prepare_cores(
     request: Request, saved: SavedRun, roles: RankRoles, reporter: Reporter
 ) -> Iterator[tuple[InputRank, dict[str, int], dict[str, Any]]]:
-    """While this is open, this rank's threads run on its cores; -> (its place, its numbers of threads, `placement` of run.json).
+    """While this is open, this rank's threads run on its cores; -> (its place, its numbers of threads, `cpu_binding` of run.json).
 
     Raises RecipeError where the cores do not suffice.
     """
@@ -173,7 +174,7 @@ def prepare_device(
     """Set how the device computes, before anything is built there. Raises PacelineError where it lacks what the run needs."""
     check_address_limit(memory.total(run.plan.micro_batch_size), threads["loader"] + threads["intra_op"])
     choose_gpu_decoder(run.recipe.input, rank_info.device)  # refused before anything is written
-    make_exact(run.controls.deterministic, varied=task.data.shapes.vary)
+    make_exact(run.options.deterministic, varied=task.data.shapes.vary)
     set_malloc_trim_threshold(rank_info.device)
 
 

@@ -67,7 +67,7 @@ def fitted(recipe: MaskRCNNRecipe, short: int, steps: int, *, images: int = 2, p
 def beside_torchvision(short: int, steps: int) -> MaskRCNNRecipe:
     """The defaults of MaskRCNNModel, which are torchvision's; SGD as its training script has it: every tensor decays."""
     recipe = Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         model=MaskRCNNModel(),
         input=InstanceInput(),
         global_batch_size=2,

@@ -29,7 +29,7 @@ from paceline.models.registry import WORKLOADS
 
 CLASSES = 80
 MAX_OBJECTS = 15  # of an image
-WORKLOAD = WORKLOADS["maskrcnn"]
+WORKLOAD = WORKLOADS["instance-segmentation"]
 NORMS = (".bn", ".downsample.1.", "running_")  # in names of what is no layer's weight
 
 

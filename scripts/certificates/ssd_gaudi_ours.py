@@ -33,7 +33,7 @@ from paceline.training.step import TrainStep
 CLASSES = 80
 WEIGHT_DECAY = 0.05  # a hundred times the recipes': few steps are to show which tensors decay
 LOSSES = ("loss", "class", "box")
-WORKLOAD = WORKLOADS["ssd"]
+WORKLOAD = WORKLOADS["detection"]
 
 
 @dataclass(frozen=True)

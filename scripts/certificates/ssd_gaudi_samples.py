@@ -32,7 +32,7 @@ def write_samples(out: Path, data: Path, count: int) -> None:
     Boxes are y, x, y, x in fractions of the crop; `categories` are COCO's own numbers, found by each class's name.
     """
     recipe = our_recipe(FIRST, 1)
-    task = WORKLOADS["ssd"].open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes")))
+    task = WORKLOADS["detection"].open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes")))
     drawn = [draw_of(task, *divmod(place, task.data.train_images)) for place in range(count)]
     changed = changed_by_ties([draw.label for draw, _ in drawn])
     first = [min(changed[name]) for name in TIES]

@@ -107,7 +107,7 @@ def take(
         system_name="cpu" if item.cpu else "gpu",
         system=replace(system_of(item, precision, compile=compile, graph=graph), kernels="torch" if item.cpu else kernels),
         # Drawn weights, and a batch that is larger than the photos: both on purpose.
-        controls=RunOptions(
+        options=RunOptions(
             data=str(item.photos / workload.data), output_dir=str(out), max_steps=steps, weights="none", **controls
         ),
         given=frozenset({"system", "weights", *changes}),

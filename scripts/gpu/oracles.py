@@ -77,7 +77,7 @@ def maskrcnn(steps: int) -> Oracle:
     batches = [small.forward_of("full", range(small.IMAGES)) for _ in range(steps)]
 
     def first_model() -> nn.Module:
-        model = WORKLOADS["maskrcnn"].network.build(recipe, small.CLASSES)
+        model = WORKLOADS["instance-segmentation"].network.build(recipe, small.CLASSES)
         init_mask_rcnn(model.network, torch.Generator().manual_seed(3))
         return model
 

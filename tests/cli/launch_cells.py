@@ -17,7 +17,7 @@ def check_cell(asked: ParsedArgs, patch: pytest.MonkeyPatch) -> None:
 
     A file of hosts that it names is there, with as many as it wants.
     """
-    where = asked.controls
+    where = asked.options
     check_launch_config(where)
     if where.hostfile:
         Path(where.hostfile).write_text("".join(f"node{number} slots=16\n" for number in range(where.nodes)))

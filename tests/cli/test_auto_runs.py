@@ -35,10 +35,9 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
     assert [line.split()[1] for line in lines if line.startswith("  --")] == ["4", "0.0125", "6"]
     facts = facts_of(tmp_path / "one")
     assert (
-        facts["auto"] == {"global_batch_size": 4, "optim.lr": 0.0125, "patience": 6}
-        and not facts["controls"]["auto_config"]
+        facts["auto"] == {"global_batch_size": 4, "optim.lr": 0.0125, "patience": 6} and not facts["options"]["auto_config"]
     )
-    assert (facts["recipe"]["global_batch_size"], facts["recipe"]["optim"]["lr"], facts["controls"]["patience"]) == (
+    assert (facts["recipe"]["global_batch_size"], facts["recipe"]["optim"]["lr"], facts["options"]["patience"]) == (
         4,
         0.0125,
         6,

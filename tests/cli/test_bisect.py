@@ -96,9 +96,9 @@ def test_a_bit_that_was_changed_in_a_checkpoint_is_named(one, train, capsys, wor
     assert theirs["checkpoint"]["step"] == 2 and (own["name"], own["at"]) == (name, differing["at"])
     text = text_of(found)
     check_line(text, "B", "step 2", name)
-    forge(other, {"controls.data": str(tmp_path / "gone")})
+    forge(other, {"options.data": str(tmp_path / "gone")})
     refused(command(capsys, "compare", one, other, "--bisect"), "other ... data", "--data DIR")
-    forge(other, {"world": 2})
+    forge(other, {"world_size": 2})
     refused(command(capsys, "compare", one, other, "--bisect"), "2 processes")
 
 
@@ -171,7 +171,7 @@ def test_a_repeated_batch_has_the_photos_of_the_first_step():
     data = SimpleNamespace(images_of_step=lambda step: [f"set/{step}.jpg"])
     task = SimpleNamespace(facts={"root": "set"}, data=data)
     for repeats, photo in ((False, "3.jpg"), (True, "0.jpg")):
-        side: Any = SimpleNamespace(task=task, controls=RunOptions(overfit_one_batch=repeats))
+        side: Any = SimpleNamespace(task=task, options=RunOptions(overfit_one_batch=repeats))
         assert Replay.photos(side, 3) == [photo]
 
 

@@ -53,7 +53,7 @@ def trained_in(out: Path, boxes: Path, steps: int) -> Path:
 def test_boxes_alone_are_learned_scored_answered_and_shown(boxes, trained, tmp_path, capsys):
     (scored,) = events_of(trained, "eval")
     known = {name for name in scored if name.startswith(("box_", "mask_"))}
-    assert scored["images"] == VAL and known == set(WORKLOADS["ssd"].reporting.metrics)
+    assert scored["images"] == VAL and known == set(WORKLOADS["detection"].reporting.metrics)
     losses = events_of(trained, "train")
     for event in losses:
         terms = {name: event[name] for name in event if name.startswith("loss_")}

@@ -34,7 +34,9 @@ def test_a_schedule_fitted_to_steps_ends_with_them_and_the_run_is_whole(photos, 
     assert said.code == 0 and check_line(said.out, "--max-steps 20", "20 steps", "1,000"), said
     assert check_line(said.out, "2 steps", "20 in total", "2, 4, 6, ...", "10 in total"), said
     facts, (end,) = facts_of(run), events_of(run, "end")
-    assert facts["fitted"] == {"asked": "--max-steps 20", "steps": 20} and facts["recipe"]["max_images"] == 160
+    assert (
+        facts["rescaled_schedule"] == {"requested": "--max-steps 20", "steps": 20} and facts["recipe"]["max_images"] == 160
+    )
     assert (facts["plan"]["total_steps"], facts["plan"]["stop_after"]) == (20, 20)
     assert (end["status"], end["step"]) == ("success", 20)
     # The recipe: a tenth of the run is warm-up, the square of what is left falls to 0, evaluations at each tenth.
@@ -61,11 +63,11 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     assert said.code == 0 and check_line(said.out, "schedule", "--max-time 60s"), said
     assert min(measured[0].step, measured[0].evaluation, measured[0].first_step) > 0
     facts, (end,) = facts_of(run), events_of(run, "end")
-    steps = facts["fitted"]["steps"]
-    assert 8 < steps < 30 and (facts["fitted"]["step_seconds"], facts["fitted"]["eval_seconds"]) == (4.0, 0.1)
+    steps = facts["rescaled_schedule"]["steps"]
+    assert 8 < steps < 30 and (facts["rescaled_schedule"]["step_seconds"], facts["fitted"]["eval_seconds"]) == (4.0, 0.1)
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
     assert (end["status"], end["step"]) == ("success", steps) and events_of(run, "train")[-1]["lr"] == 0
-    assert (facts["controls"]["max_time"], facts["controls"]["rescale_schedule"]) == ("", False)
+    assert (facts["options"]["max_time"], facts["options"]["rescale_schedule"]) == ("", False)
     monkeypatch.setattr(plan_run, "measure_throughput", never)
     killed = shutil.copytree(run, tmp_path / "killed", symlinks=True)
     cut_after(killed, 8)

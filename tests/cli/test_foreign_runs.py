@@ -133,7 +133,7 @@ def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_pa
 
 def test_a_path_that_a_run_names_is_said_to_come_from_it(run, tmp_path, capsys):
     (tmp_path / "private" / "letters").mkdir(parents=True)
-    forge(run, {"controls.data": str(tmp_path / "private")})
+    forge(run, {"options.data": str(tmp_path / "private")})
     refused(command(capsys, "eval", run), "dataset ... run.json", "--data", "letters", lines=6)
     said = command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again")
     refused(said, "letters", lines=6)
@@ -143,17 +143,17 @@ def test_a_path_that_a_run_names_is_said_to_come_from_it(run, tmp_path, capsys):
 
 
 ABSURD = {
-    "world": "x", "world missing": None, "plan": [], "system": 5, "system.device": 3, "system.precision": "fp64",
+    "world_size": "x", "world_size missing": None, "plan": [], "system": 5, "system.device": 3, "system.precision": "fp64",
     "system.prefetch_steps": 10**9, "system.intra_op_threads": 10**6, "system.num_workers": -1, "system.compile": "yes",
     "system.memory_gib": 10**400, "system.ranks_per_node": 1.5, "system.odd": 1, "threads.intra_op": 10**6, "format": 2,
 }  # fmt: skip
 # Refused as the flag of that name would be.
-FLAGS = ("controls.max_val_images", "system.intra_op_threads", "system.num_workers", "system.prefetch_steps")
+FLAGS = ("options.max_val_images", "system.intra_op_threads", "system.num_workers", "system.prefetch_steps")
 ABSURD_TO_EVAL = {
     "recipe.task": 5, "recipe.model.width": 2**40, "recipe.model.depth": 51, "recipe.model": "x", "recipe.input.image_size": "x",
     "recipe.input.crop_scale": [0.1], "recipe.input.mean": ["a", 0, 0], "recipe.optim.lr": "fast", "recipe.global_batch_size": True,
     "recipe.target": [["top1", "high"]], "recipe.epochs": 10**400, "recipe.odd": 1, "plan.micro_batch_size": 0,
-    "plan.micro_batch_size missing": None, "controls.data": 5, "controls.max_val_images": -1,
+    "plan.micro_batch_size missing": None, "options.data": 5, "options.max_val_images": -1,
     "classes": "abc", "classes[]": [1, 2, 3],
     "data.category_ids": "x", **{name: value for name, value in ABSURD.items() if not name.startswith("threads")},
 }  # fmt: skip
@@ -166,7 +166,7 @@ def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, 
     forge(run, {name.removesuffix(" missing").removesuffix("[]"): ABSURD_TO_EVAL[name]})
     last = name.removesuffix(" missing").removesuffix("[]").rpartition(".")[2]
     refused(command(capsys, "eval", run), "" if last == "width" else last.replace("_", "-") if name in FLAGS else last)
-    if not name.startswith(("plan", "controls")):
+    if not name.startswith(("plan", "options")):
         refused(command(capsys, "predict", run, photos / "val" / "ant", "--output-dir", tmp_path / "found"))
     assert "Traceback" not in command(capsys, "plan", run).err
     assert "Traceback" not in command(capsys, "report", run).err

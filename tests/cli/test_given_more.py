@@ -86,10 +86,10 @@ def test_its_log_and_its_run_json_keep_the_submission_that_it_was_begun_with(pho
     said = command(capsys, *words_for(photos, run, "--max-steps", 6, *asked))
     told = "--mlperf.submitter, --mlperf.cache-cleared: ignored, because the log of this run was started with submitter reference_imp"
     assert said.code == 0 and told in said.out + said.err, said
-    saved = facts_of(run)["controls"]["mlperf"]
+    saved = facts_of(run)["options"]["mlperf"]
     assert (saved["submitter"], saved["cache_cleared"]) == ("reference_implementation", False)
     assert (run / "mllog.txt").read_text().splitlines()[:8] == before
-    folder = SavedRun(run, RunRecord(controls={"mlperf": {"submitter": "A", "cache_cleared": True}}))
+    folder = SavedRun(run, RunRecord(options={"mlperf": {"submitter": "A", "cache_cleared": True}}))
     lines: list[str] = []
     for again in (Submission("A"), Submission("A", cache_cleared=True), Submission()):  # nothing new, and nothing to say
         assert folder.submission(again, lines.append) == Submission("A", cache_cleared=True) and not lines

@@ -181,7 +181,7 @@ def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_th
     from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 
     whole = load_checkpoint(run / "checkpoints" / "step-000002")
-    odd = {"world": 0, "meters": {"steps": 1, "sums": {"loss": "x"}}, "seconds": "1", "evaluates": 1}
+    odd = {"world_size": 0, "meters": {"steps": 1, "sums": {"loss": "x"}}, "seconds": "1", "evaluates": 1}
     odd |= {"recipe": 5, "data_hash": None}
     for step, (name, value) in enumerate(odd.items(), start=3):
         save_checkpoint(run / "checkpoints", step, Snapshot(whole.tensors, {**whole.facts, "step": step, name: value}))

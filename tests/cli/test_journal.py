@@ -100,7 +100,7 @@ def test_a_checkpoint_holds_nothing_that_is_found_later(whole):
     for folder in sorted((whole / "checkpoints").glob("step-*")):
         facts = load_checkpoint(folder).facts
         assert facts.keys() == {
-            "step", "world", "meters", "seconds", "evaluates", "recipe", "data_hash", "train_images",
+            "step", "world_size", "meters", "seconds", "evaluates", "recipe", "data_hash", "train_images",
         }  # fmt: skip
         assert facts["evaluates"] == (facts["step"] % 2 == 0)
 

@@ -153,7 +153,7 @@ def test_data_weights_and_stage_of_the_nodes_come_into_the_container(capsys, tmp
 
 def test_a_repeated_runs_own_data_come_into_the_container(capsys, tmp_path, sbatch, ssd_run):
     facts = json.loads((ssd_run.folder / "run.json").read_text())
-    facts["controls"] |= {"data": "/raid/no/such", "copy_data_to": "/local/no/disk"}
+    facts["options"] |= {"data": "/raid/no/such", "copy_data_to": "/local/no/disk"}
     (tmp_path / "run.json").write_text(json.dumps(facts))
     run, where = tmp_path / "again", "--scheduler slurm --container-runtime apptainer --container-image x.sif --dry-run"
     launched(f"{tmp_path}/run.json --system cpu {where} --output-dir {run}", capsys)
@@ -302,7 +302,7 @@ def test_a_published_recipe_is_launched_on_a_published_number_of_nodes(command, 
     asked, _ = _parsed(Printer(), shlex.split(command)[1:])
     check_cell(asked, monkeypatch)
     published = find_published(asked.system_name, recipe_name=asked.name)
-    assert asked.controls.nodes in {pairing.nodes for pairing in published}, "published for other numbers of nodes"
+    assert asked.options.nodes in {pairing.nodes for pairing in published}, "published for other numbers of nodes"
 
 
 def test_every_published_command_has_one_of_ours():
@@ -363,7 +363,7 @@ def test_the_network_that_was_published_is_asked_for_unless_another_is_named(cap
 @pytest.mark.parametrize(("status", "code"), [("success", 0), ("stopped_early", 0), ("ran_out", 1)])
 def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, monkeypatch, status, code):
     def finished(request, launch):
-        raise FinishedError("this run is finished", Path(request.controls.output_dir))
+        raise FinishedError("this run is finished", Path(request.options.output_dir))
 
     (tmp_path / "five" / "trial-0").mkdir(parents=True)
     log = EventLog(tmp_path / "five" / "trial-0" / "events.jsonl")

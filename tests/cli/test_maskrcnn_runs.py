@@ -24,7 +24,7 @@ from tiny_runs import command, refused
 from paceline.models.maskrcnn.loss import TERMS
 from paceline.models.registry import WORKLOADS
 
-METRICS = WORKLOADS["maskrcnn"].reporting.metrics
+METRICS = WORKLOADS["instance-segmentation"].reporting.metrics
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

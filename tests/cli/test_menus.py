@@ -298,12 +298,12 @@ def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
 def test_show_of_a_run_on_other_data_counts_those_data_within_the_runs_own_limits(capsys, ssd_run, tmp_path):
     run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
     counts = {"plan.train_images": 2, "plan.val_images": 1}  # of the data that the run had
-    forge(run, {**counts, "controls.max_train_images": 0, "controls.max_val_images": 0})
+    forge(run, {**counts, "options.max_train_images": 0, "options.max_val_images": 0})
     whole = described(command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))["plan"]
     found = described(command(capsys, "plan", run, "--data", ssd_run.data, "--json"))["plan"]
     assert (found["train_images"], found["val_images"]) == (whole["train_images"], whole["val_images"]) != (2, 1)
     assert described(command(capsys, "plan", run, "--json"))["plan"]["train_images"] == 2
-    forge(run, {"controls.max_train_images": 3})
+    forge(run, {"options.max_train_images": 3})
     assert described(command(capsys, "plan", run, "--data", ssd_run.data, "--json"))["plan"]["train_images"] == 3
 
 

@@ -24,7 +24,7 @@ from paceline.training.logging.events import EventLog
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published
 SIXTEEN_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 16)  # not published
-PARAMETERS = {"classification": 25_560_000, "ssd": 20_020_000, "maskrcnn": 44_180_000}
+PARAMETERS = {"classification": 25_560_000, "detection": 20_020_000, "instance-segmentation": 44_180_000}
 
 
 def told(
@@ -124,7 +124,7 @@ def test_a_step_that_was_measured_on_an_h200_is_estimated_by_the_table(name, bat
     for other in ({"precision": "fp16"}, {"channels_last": "off"}, {"device_name": "H100-SXM5-80GB"}):
         assert "results/gpu" not in told(name, "h200x8", changes=changes, ranks_per_node=1, **other)[0]
     few = {"global_batch_size": 4, "bn_batch_size": 4}
-    assert task == "maskrcnn" or "results/gpu" not in told(name, "h200x8", changes=few, ranks_per_node=1)[0]
+    assert task == "instance-segmentation" or "results/gpu" not in told(name, "h200x8", changes=few, ranks_per_node=1)[0]
     assert "results/gpu" not in told(name, "h200x8", changes=changes, ranks_per_node=1, rate=10)[0]
 
 
@@ -169,8 +169,8 @@ def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_coun
     for step, rate in ((10, 5.0), (20, 800.0), (30, 1000.0), (40, 1600.0)):
         pace = {"loss": 1.0, "lr": 0.1, "images_per_second": rate, "data_wait": 0.0, "samples": 10}
         log.write("train", step=step, epoch=0.1, seconds=1.0, **pace)
-    plan = {"world": 4, "nodes": 1, "images_per_rank": 25}
-    facts = RunRecord(plan=plan, controls={"synthetic": True})
+    plan = {"world_size": 4, "nodes": 1, "images_per_rank": 25}
+    facts = RunRecord(plan=plan, options={"synthetic": True})
     speed = measure_run_speed(tmp_path, facts, RECIPES["ssd-demo"](), "")
     assert speed is not None and 25 / speed.seconds(25) == pytest.approx(250)
     assert "3 intervals on 4 ranks" in speed.basis and "synthetic" in speed.basis

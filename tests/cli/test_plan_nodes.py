@@ -26,7 +26,7 @@ def plan_of(capsys, *words) -> dict:
 def test_a_run_is_planned_for_other_numbers_of_nodes(capsys, ssd_run):
     before = plan_of(capsys, ssd_run.folder)
     plan = plan_of(capsys, ssd_run.folder, "--nodes", "2")
-    assert (plan["world"], plan["nodes"]) == (2, 2) and (before["world"], before["nodes"]) == (1, 1)
+    assert (plan["world_size"], plan["nodes"]) == (2, 2) and (before["world_size"], before["nodes"]) == (1, 1)
     assert plan["images_per_rank"] == before["images_per_rank"] / 2
     assert plan_of(capsys, ssd_run.folder, "--world-size", "2", "--nodes", "2") == plan
 
@@ -34,11 +34,11 @@ def test_a_run_is_planned_for_other_numbers_of_nodes(capsys, ssd_run):
 def test_ranks_of_a_run_are_on_the_nodes_that_they_were_on(capsys, tmp_path, ssd_run):
     """A CPU system has one rank per node, so two ranks on one host are more than the system says."""
     facts = json.loads((ssd_run.folder / "run.json").read_text())
-    facts |= {"world": 2, "plan": {**facts["plan"], "world": 2, "nodes": 1}}
+    facts |= {"world_size": 2, "plan": {**facts["plan"], "world_size": 2, "nodes": 1}}
     (tmp_path / "run.json").write_text(json.dumps(facts))
     for words, nodes in (((), 1), (("--nodes", "2"), 2), (("--world-size", "2"), 2)):
         plan = plan_of(capsys, tmp_path, *words)
-        assert (plan["world"], plan["nodes"]) == (2, nodes)
+        assert (plan["world_size"], plan["nodes"]) == (2, nodes)
 
 
 def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
@@ -48,8 +48,8 @@ def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
         refused(said, "--nodes 2 ... --world-size 3")
 
 
-def variables_of(words: str, controls) -> dict[str, str]:
-    return parse_env(parse_run_args(words.split(), controls, verb="x").system)
+def variables_of(words: str, options) -> dict[str, str]:
+    return parse_env(parse_run_args(words.split(), options, verb="x").system)
 
 
 def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
@@ -61,7 +61,7 @@ def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "controls", "published"),
+    ("nodes", "options", "published"),
     [
         ("--nodes 448", PlanFlags(), True),
         ("--world-size 3584", PlanFlags(), True),
@@ -72,11 +72,11 @@ def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
     ],
 )
 def test_variables_published_for_one_number_of_nodes_come_there_alone_and_give_way_to_the_command_line(
-    nodes, controls, published
+    nodes, options, published
 ):
     words = f"resnet50-mlperf-57344 --system dgx-h100 {nodes}"
-    assert ("NCCL_COLLNET_ENABLE" in variables_of(words, controls)) is published
-    own = variables_of(f"{words} --system.env NCCL_COLLNET_ENABLE=0", controls)
+    assert ("NCCL_COLLNET_ENABLE" in variables_of(words, options)) is published
+    own = variables_of(f"{words} --system.env NCCL_COLLNET_ENABLE=0", options)
     assert own["NCCL_COLLNET_ENABLE"] == "0" and ("SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING" in own) is published
 
 

@@ -52,7 +52,7 @@ def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_other
         "fasterrcnn": "maskrcnn",
     }
     assert {name: find_base(name, RECIPES[name]().task) for name in known} == known
-    assert find_base("ssd@dell-dgx1-1024", "ssd") == "ssd" and find_base("./my-own.py:net", "classification") == ""
+    assert find_base("ssd@dell-dgx1-1024", "detection") == "ssd" and find_base("./my-own.py:net", "classification") == ""
     for name, make in RECIPES.items():
         recipe = make()
         other_name, other = base_recipe(name, recipe)

@@ -42,9 +42,9 @@ def test_a_folder_of_odd_files_gets_an_answer_for_every_good_photo_and_a_reason_
     assert {image["file"] for image in images} == {str(odd / name) for name in GOOD}
     for image in images:
         assert f"{image['file']}: " in said.out
-        with Image.open(out / image["picture"]) as picture:
+        with Image.open(out / image["annotated_image"]) as picture:
             assert min(picture.size) > 40
-    assert {image["picture"] for image in images} == pictures(out)
+    assert {image["annotated_image"] for image in images} == pictures(out)
     assert {"same.bmp.jpg", "same.tiff.jpg", "deeper/sub folder/Grüße aus Köln.jpg"} <= pictures(out)
     assert [one["file"] for one in facts["skipped"]] == [str(odd / name) for name in BAD]
     assert "prepare" not in said.out  # advice on training sets
@@ -116,7 +116,7 @@ def test_filters_choose_what_is_printed_and_drawn_and_the_files_have_all(ssd_run
 
     def drawn(*more: object) -> np.ndarray:
         assert command(capsys, "predict", ssd_run.folder, photo, "--output-dir", out, *words, *more).code == 0
-        with Image.open(out / image["picture"]) as picture:
+        with Image.open(out / image["annotated_image"]) as picture:
             return np.asarray(picture).astype(int)
 
     assert np.abs(drawn() - drawn("--no-show-labels")).max() > 60
@@ -189,7 +189,7 @@ def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run,
     said = command(capsys, "predict", resnet_run.folder, photo, "--output-dir", out)
     assert said.code == 1 and "image: a.jpg: gone meanwhile" in said.out
     (image,) = json.loads((out / "predictions.json").read_text())["images"]
-    assert image["picture"] is None and image["names"] and pictures(out) == set()
+    assert image["annotated_image"] is None and image["names"] and pictures(out) == set()
 
 
 def test_json_prints_one_object_a_photo_to_stdout_and_quiet_prints_none(resnet_run, tmp_path, capsys):

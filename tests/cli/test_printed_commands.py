@@ -65,7 +65,7 @@ def unfinished(here: Path, data: Path) -> Path:
 def edited(here: Path, data: Path) -> list[object]:
     file = here / "a run" / "run.json"
     facts = json.loads(file.read_text())
-    facts["controls"]["log_every"] = 1
+    facts["options"]["log_every"] = 1
     file.write_text(json.dumps(facts))
     return ["eval", "a run"]
 

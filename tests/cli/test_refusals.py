@@ -222,7 +222,7 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
     file.write_text("{")
     refused(command(capsys, "train", file), "run.json", "readable")
     file.write_text('{"name": 1}')
-    refused(command(capsys, "train", file), "format, world, recipe, system, plan, controls")
+    refused(command(capsys, "train", file), "format, world, recipe, system, plan, options")
     refused(command(capsys, "train", tmp_path / "none.json"), "run.json not found")
     refused(command(capsys, "eval", tmp_path / "none"), f"{tmp_path}/none ... run")
     facts = json.loads((finished / "run.json").read_text())

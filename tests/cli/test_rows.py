@@ -29,7 +29,7 @@ def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():
 def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
     shown = json.loads(command(capsys, "plan", "ssd@nvidia-128xdgx-a100-3072", "--json").out)
     plan, system = shown["plan"], shown["system"]
-    assert (plan["world"], plan["nodes"], plan["micro_batch_size"], plan["bn_join"]) == (1024, 128, 3, 8)
+    assert (plan["world_size"], plan["nodes"], plan["micro_batch_size"], plan["bn_ranks"]) == (1024, 128, 3, 8)
     assert (system["device_name"], system["precision"], system["loss_scale"]) == ("A100-SXM4-80GB", "fp16", 128.0)
     text = command(capsys, "plan", "resnet50@krai-2xa5000-408").out
     assert "v3.0 Krai 7920T_2xA5000_mxnet22.04, on 2 x RTX-A5000" in text and "2 ranks on 1 node" in text

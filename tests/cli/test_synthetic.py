@@ -54,7 +54,7 @@ def test_a_workload_trains_on_nothing_and_says_so(recipe, capsys, tmp_path):
     said = train(capsys, recipe, tmp_path / "run")
     assert said.code == 0 and check_text(said.out, "no data", "no metric")
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert facts["controls"]["synthetic"] and facts["data"]["hash"] == "synthetic"
+    assert facts["options"]["synthetic"] and facts["data"]["hash"] == "synthetic"
     events = read_events(tmp_path / "run" / "events.jsonl")
     trained, scored = ([event for event in events if event["event"] == kind] for kind in ("train", "eval"))
     assert trained[-1]["step"] == 2 and trained[-1]["loss"] > 0
@@ -82,9 +82,9 @@ def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_p
     on_data = command(capsys, "train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY)
     refused(on_data, f"{tmp_path / 'run'} ... synthetic ... --output-dir", lines=1)
     assert "verifying" not in on_data.out  # nor were data opened: see above
-    forge(tmp_path / "run", {"controls.synthetic": False})
+    forge(tmp_path / "run", {"options.synthetic": False})
     refused(train(capsys, "classify-demo", tmp_path / "run", steps=4), "on data ... --output-dir")
-    forge(tmp_path / "run", {"controls.synthetic": True})
+    forge(tmp_path / "run", {"options.synthetic": True})
     refused(command(capsys, "eval", tmp_path / "run"), "synthetic", "score")
     refused(command(capsys, "predict", tmp_path / "run", class_photos / "val"), "synthetic", "predict")
     for file in ("last", "last/model.safetensors"):
@@ -96,7 +96,7 @@ def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_p
 
 
 def test_batches_are_made_once_and_fill_every_forward():
-    task = make_synthetic_task(WORKLOADS["ssd"], replace(demo(), global_batch_size=6, bn_batch_size=3))
+    task = make_synthetic_task(WORKLOADS["detection"], replace(demo(), global_batch_size=6, bn_batch_size=3))
     images = task.data.train_images, task.data.val_images
     plan = make_plan(task.recipe, System(), world=1, most=3, train_images=images[0], val_images=images[1])
     plan = replace(plan, stop_after=4)

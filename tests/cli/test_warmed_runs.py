@@ -183,10 +183,10 @@ def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(cap
     assert check_lines(lines, ("4", "2 forward"), ("2", "4 forward"))
     facts = json.loads((run / "run.json").read_text())
     assert facts["system"]["micro_batch_size"] == 2
-    assert (facts["plan"]["micro_batch_size"], facts["plan"]["forwards"]) == (2, 4)
+    assert (facts["plan"]["micro_batch_size"], facts["plan"]["micro_batches"]) == (2, 4)
     again = train(capsys, run, "--system.prefetch-steps", "2", steps=4)  # it begins with what was found
     assert again.code == 0 and "enough memory" not in again.out
-    assert json.loads((run / "run.json").read_text())["plan"]["forwards"] == 4
+    assert json.loads((run / "run.json").read_text())["plan"]["micro_batches"] == 4
 
 
 @pytest.mark.nightly("trains with warm-up or compiled")

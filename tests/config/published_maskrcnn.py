@@ -11,7 +11,7 @@ TARGETS = (("box_ap", 0.377), ("mask_ap", 0.339))
 TORCHVISION = joined(
     ours("no system has rates by depth: all that trains has one", model__freeze_stages=0, optim__head_lr_factor=1.0,
         optim__layer_decay=1.0),
-    sheet("B 0, 7", task="maskrcnn", target_data="coco"),
+    sheet("B 0, 7", task="instance-segmentation", target_data="coco"),
     sheet("14b trunk", model__backbone="resnet", model__depth=50, model__width=64, model__stride_in="3x3", model__norm="frozen",
           model__freeze_stages=2),
     sheet("14b trunk: plain v1.5", model__padding="symmetric", model__groups=1, model__width_per_group=64, model__bn_momentum=0.1),

@@ -6,7 +6,7 @@ from published_cells import Table, joined, ours, sheet
 
 OWN = "a recipe of ours"
 BASE = joined(
-    sheet("9", task="ssd", target=(("box_ap", 0.23),)),
+    sheet("9", task="detection", target=(("box_ap", 0.23),)),
     sheet("5", target_data="coco", input__skip_empty=True),
     sheet("2: R, A and B do not filter iscrowd", input__train_on_crowd=True),
     sheet("1.1", model__backbone="resnet", model__depth=34, model__width=64, model__bn_eps=1e-5, model__bn_momentum=0.1),

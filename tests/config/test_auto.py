@@ -120,4 +120,4 @@ def test_the_flags_say_the_same_as_the_choice(name, found):
     choices = choose_fields(RECIPES[name](), found, AutoContext(()))
     asked = parse_run_args([name, *shlex.split(" ".join(choice.flag for choice in choices))], RunOptions(), verb="train")
     assert asked.recipe == apply_choices(RECIPES[name](), choices) and len(choices) > 5
-    assert asked.controls.patience == {choice.field: choice.value for choice in choices}["patience"]
+    assert asked.options.patience == {choice.field: choice.value for choice in choices}["patience"]

@@ -41,8 +41,8 @@ def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
     r = steps / plan.total_steps
     assert small.total_steps == steps and (fitted.epochs > 0) == (recipe.epochs > 0)
     assert count_recipe_steps(asdict(fitted), asdict(plan)) == steps
-    assert small.schedule_steps == pytest.approx(plan.schedule_steps * r)
-    assert small.boundaries == pytest.approx([boundary * r for boundary in plan.boundaries])
+    assert small.decay_end_step == pytest.approx(plan.decay_end_step * r)
+    assert small.milestones == pytest.approx([boundary * r for boundary in plan.milestones])
     if recipe.schedule.unit == "steps":
         assert small.warmup_steps == pytest.approx(min(plan.warmup_steps, max(plan.warmup_steps * r, MAX_WARMUP * steps)))
     else:
@@ -50,7 +50,7 @@ def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
         # The oracle: at the same share of the run the same learning rate, but for the steps' own width.
         for point in (0.2, 0.5, 0.8, 0.97):
             place = round(point * steps)
-            if any(abs(place - boundary) < 2 for boundary in small.boundaries):
+            if any(abs(place - boundary) < 2 for boundary in small.milestones):
                 continue
             near = [lr_at(recipe, plan, round((place + shift) / r)) for shift in (-2, 2)]
             slack = 1e-9 + abs(near[0] - near[1])

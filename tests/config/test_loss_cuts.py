@@ -21,7 +21,7 @@ from paceline.data.loader.sampler import stream_positions
 
 def recipe_of(loss_normalizer_images: int, batch: int = 16) -> Recipe:
     return Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         model=MaskRCNNModel(loss_normalizer_images=loss_normalizer_images),
         input=InstanceInput(),
         global_batch_size=batch,
@@ -77,7 +77,8 @@ def test_a_group_that_is_reached_holds_neighbouring_images_of_the_stream(world, 
 def test_plans_of_known_cuts(group, world, most, found):
     plan = make_plan(recipe_of(group), System(), world=world, most=most, train_images=160, val_images=1)
     assert found == (
-        plan.micro_batch_size, plan.forwards, plan.loss_normalizer_images, plan.loss_groups, plan.loss_forwards, plan.loss_join
+        plan.micro_batch_size, plan.micro_batches,
+        plan.loss_normalizer_images, plan.loss_groups, plan.loss_micro_batches, plan.loss_ranks,
     )  # fmt: skip
 
 
@@ -131,4 +132,4 @@ def test_tasks_without_loss_groups_have_none():
     recipe = Recipe(task="classification", model=ResNetModel(), input=ImageInput(), epochs=1)
     assert recipe_loss_group(recipe) == 0
     plan = make_plan(recipe, System(), world=2, most=64, train_images=512, val_images=1)
-    assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (0, 1, 1, 1)
+    assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_micro_batches, plan.loss_ranks) == (0, 1, 1, 1)

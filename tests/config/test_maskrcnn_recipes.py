@@ -36,8 +36,8 @@ def plan_of(name: str, world: int = 1, most: int = 512):
 )
 def test_on_the_published_machine_losses_are_one_accelerator_s(name, world, per_gpu):
     _, plan = plan_of(name, world)
-    assert (plan.micro_batch_size, plan.forwards) == (per_gpu, 1)
-    assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (per_gpu, 1, 1, 1)
+    assert (plan.micro_batch_size, plan.micro_batches) == (per_gpu, 1)
+    assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_micro_batches, plan.loss_ranks) == (per_gpu, 1, 1, 1)
 
 
 @pytest.mark.parametrize("most", [512, 1])
@@ -49,17 +49,17 @@ def test_every_recipe_is_sound_and_runs_on_one_device_of_any_memory(name, most):
     if recipe.bn_batch_size > 1 and most < recipe.bn_batch_size:
         most = recipe.bn_batch_size  # statistics of a batch want the batch
     _, plan = plan_of(name, most=most)
-    assert plan.micro_batch_size * plan.loss_forwards == plan.loss_normalizer_images * plan.loss_groups
-    assert plan.loss_forwards == math.ceil(plan.loss_normalizer_images / plan.micro_batch_size)
+    assert plan.micro_batch_size * plan.loss_micro_batches == plan.loss_normalizer_images * plan.loss_groups
+    assert plan.loss_micro_batches == math.ceil(plan.loss_normalizer_images / plan.micro_batch_size)
 
 
 def test_the_reference_on_a_small_device_counts_first():
     plan = plan_of("maskrcnn-nvidia-96", world=8, most=4)[1]
-    assert (plan.micro_batch_size, plan.forwards, plan.loss_forwards, plan.loss_join) == (4, 3, 3, 1)
+    assert (plan.micro_batch_size, plan.micro_batches, plan.loss_micro_batches, plan.loss_ranks) == (4, 3, 3, 1)
 
 
 def test_own_data_start_from_the_recipe_for_them():
     recipe = override(RECIPES["maskrcnn-finetune"](), {"global_batch_size": 16, "optim.lr": 0.02})
     assert not recipe.input.skip_empty and recipe.schedule.name == "cosine" and 0 < recipe.ema_decay < 1
     plan = make_plan(recipe, System(), world=2, most=8, train_images=500, val_images=100)
-    assert (plan.loss_normalizer_images, plan.loss_join) == (16, 2)
+    assert (plan.loss_normalizer_images, plan.loss_ranks) == (16, 2)

@@ -41,11 +41,16 @@ def imagenet_plan(name: str, world: int, most: int = 512):
 def test_a_published_configuration_has_its_published_plan(name: str) -> None:
     batch, world, each, lr, warmup, schedule, first, per_epoch = PUBLISHED[name]
     recipe, plan = RECIPES[name](), imagenet_plan(name, world)
-    assert (plan.global_batch_size, plan.images_per_rank, plan.micro_batch_size, plan.forwards) == (batch, each, each, 1)
+    assert (plan.global_batch_size, plan.images_per_rank, plan.micro_batch_size, plan.micro_batches) == (
+        batch,
+        each,
+        each,
+        1,
+    )
     assert plan.steps_per_epoch == per_epoch
     # Habana's decay takes one step more than its epochs have.
     end = schedule * per_epoch + ("gaudi2" in name)
-    assert plan.warmup_steps == warmup * per_epoch and plan.schedule_steps == pytest.approx(end, rel=1e-12)
+    assert plan.warmup_steps == warmup * per_epoch and plan.decay_end_step == pytest.approx(end, rel=1e-12)
     assert plan.total_steps == (35 if "gaudi" in name else schedule) * per_epoch
     assert plan.eval_steps[0] == first * per_epoch and plan.eval_steps[1] == (first + 4) * per_epoch
     assert lr_at(recipe, plan, 0) == pytest.approx(lr / (warmup * per_epoch))
@@ -56,7 +61,7 @@ def test_a_published_configuration_has_its_published_plan(name: str) -> None:
 
 def test_the_3584_rank_plan_joins_pairs_of_ranks_for_batch_norm() -> None:
     plan = imagenet_plan("resnet50-mlperf-57344", 3584)
-    assert (plan.bn_batch_size, plan.bn_join, plan.bn_groups) == (32, 2, 1)
+    assert (plan.bn_batch_size, plan.bn_ranks, plan.bn_groups) == (32, 2, 1)
 
 
 @pytest.mark.parametrize("world", [1, 8, 64, 3584])
@@ -70,8 +75,8 @@ def test_every_recipe_has_a_plan_or_a_refusal_that_says_why(name: str, world: in
         assert str(recipe.global_batch_size) in str(refusal) or "--bn-batch-size" in str(refusal)
         assert "nearest" in str(refusal).lower()
         return
-    assert plan.micro_batch_size * plan.forwards * world == recipe.global_batch_size
-    assert plan.bn_batch_size * plan.bn_groups == plan.micro_batch_size * plan.bn_join
+    assert plan.micro_batch_size * plan.micro_batches * world == recipe.global_batch_size
+    assert plan.bn_batch_size * plan.bn_groups == plan.micro_batch_size * plan.bn_ranks
     assert plan.eval_steps[-1] == plan.total_steps
 
 
@@ -147,7 +152,7 @@ def test_an_unknown_field_names_its_neighbour(typo: str, meant: str) -> None:
 def test_a_span_beyond_the_batch_is_the_whole_batch() -> None:
     recipe = replace(RECIPES["resnet50"](), global_batch_size=16, optim=replace(RECIPES["resnet50"]().optim, lr=0.016))
     plan = make_plan(recipe, h100x8(), world=2, most=64, train_images=100, val_images=10)
-    assert (plan.bn_batch_size, plan.bn_join) == (16, 2)
+    assert (plan.bn_batch_size, plan.bn_ranks) == (16, 2)
 
 
 def test_exact_epochs_are_fractions_and_any_batch_fits_any_data_set() -> None:
@@ -161,7 +166,7 @@ def test_steps_and_eval_every_shorten_the_run_but_not_the_schedule() -> None:
     plan = imagenet_plan("resnet50", 8)
     short = limit_steps(plan, steps=25, eval_every=10)
     assert short.eval_steps == (10, 20, 25) and short.stop_after == 25
-    assert (short.schedule_steps, short.total_steps) == (plan.schedule_steps, plan.total_steps)
+    assert (short.decay_end_step, short.total_steps) == (plan.decay_end_step, plan.total_steps)
 
 
 def test_a_run_long_enough_to_forget_its_first_weights_keeps_one_decay() -> None:

@@ -198,9 +198,9 @@ def test_a_published_pairing_is_planned_field_by_field_as_published(row):
     plan = make_plan(
         recipe, system, world=row.accelerators, most=system.micro_batch_size, train_images=train, val_images=val
     )
-    assert (plan.micro_batch_size, plan.forwards, plan.global_batch_size) == (row.images, 1, row.batch)
-    assert (plan.world, plan.nodes) == (row.accelerators, row.nodes - row.evaluate // machine.ranks_per_node)
-    assert plan.bn_batch_size == row.span and plan.micro_batch_size * plan.bn_join == row.span * plan.bn_groups
+    assert (plan.micro_batch_size, plan.micro_batches, plan.global_batch_size) == (row.images, 1, row.batch)
+    assert (plan.world_size, plan.nodes) == (row.accelerators, row.nodes - row.evaluate // machine.ranks_per_node)
+    assert plan.bn_batch_size == row.span and plan.micro_batch_size * plan.bn_ranks == row.span * plan.bn_groups
     assert recipe.optim.lr == pytest.approx(row.lr, rel=1e-12)
     assert (recipe.optim.weight_decay, recipe.optim.momentum) == (row.decay, row.momentum)
     assert plan.warmup_steps == pytest.approx(row.warmup, abs=1e-6)
@@ -209,8 +209,13 @@ def test_a_published_pairing_is_planned_field_by_field_as_published(row):
         assert recipe.schedule.milestones == row.boundaries
     if row.length:
         assert recipe.epochs == row.length and plan.total_steps == row.length * row.steps
-    if recipe.task == "maskrcnn":
-        assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (row.images, 1, 1, 1)
+    if recipe.task == "instance-segmentation":
+        assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_micro_batches, plan.loss_ranks) == (
+            row.images,
+            1,
+            1,
+            1,
+        )
 
 
 def test_no_pairing_stands_in_the_code_that_was_not_typed_here():
@@ -265,7 +270,8 @@ MASK_RESULTS = {
 
 
 @pytest.mark.parametrize(
-    ("workload", "typed"), [("ssd", SSD_RESULTS), ("classification", RESNET_RESULTS), ("maskrcnn", MASK_RESULTS)]
+    ("workload", "typed"),
+    [("detection", SSD_RESULTS), ("classification", RESNET_RESULTS), ("instance-segmentation", MASK_RESULTS)],
 )
 def test_published_results_are_those_of_the_sheets(workload, typed):
     """Rows of other rounds and of partners' machines (a100x8 and the like) come on top."""
@@ -281,7 +287,7 @@ def test_published_results_are_those_of_the_sheets(workload, typed):
 @pytest.mark.parametrize("row", RESULTS, ids=lambda row: f"{row.workload}-{row.source}".replace(" ", "_"))
 def test_minutes_rate_and_epochs_of_a_published_result_fit_each_other(row):
     """A run lasts at least as long as its images take at the logged rate, and not twice as long: a slip of the pen would."""
-    images = {"classification": 1_281_167, "ssd": 117_266, "maskrcnn": 117_266}[row.workload]
+    images = {"classification": 1_281_167, "detection": 117_266, "instance-segmentation": 117_266}[row.workload]
     training = row.epochs * images / (row.rate * row.accelerators) / 60
     # Rates are rounded; at hundreds of accelerators start and evaluation take as long as training.
     assert 0.97 * training < row.minutes < (1.2 if row.accelerators <= 16 else 1.7) * training
@@ -317,13 +323,19 @@ def test_what_is_changed_by_hand_takes_its_published_partner_along():
         ("classification", "dgx-h100", 32, 64, "resnet50-mlperf-20480"),
         ("classification", "dgx-h100", 50, 8, "resnet50-mlperf-3200-8x8"),  # 64 is nearer, and its batch is not cut by 400
         ("classification", "dgx-h100", 448, 448, "resnet50-mlperf-57344"),
-        ("ssd", "dgx-a100", 100, None, "64 nodes ... ssd-mlperf-2048 ... 2,048 images ... 128 nodes"),
-        ("ssd", "c4140", 3, None, "2 nodes ... ssd-mlperf-1024 ... 1,024 images ... 4 nodes ... ssd-mlperf-896"),
-        ("ssd", "c4140", 8, 4, "ssd-mlperf-896"),
-        ("ssd", "gaudi8", 1, 1, "ssd-gaudi-1024"),  # of two on one node the one with more accelerators
-        ("maskrcnn", "dgx-h100", 2, 8, "maskrcnn-nvidia-256"),  # 96 images divide, losses over 12 of them do not
-        ("maskrcnn", "dgx-h100", 64, None, "48 nodes (maskrcnn-nvidia-256-48nodes"),
-        ("maskrcnn", "p3dn", 24, 24, "maskrcnn-gluoncv-192"),
+        ("detection", "dgx-a100", 100, None, "64 nodes ... ssd-mlperf-2048 ... 2,048 images ... 128 nodes"),
+        ("detection", "c4140", 3, None, "2 nodes ... ssd-mlperf-1024 ... 1,024 images ... 4 nodes ... ssd-mlperf-896"),
+        ("detection", "c4140", 8, 4, "ssd-mlperf-896"),
+        ("detection", "gaudi8", 1, 1, "ssd-gaudi-1024"),  # of two on one node the one with more accelerators
+        (
+            "instance-segmentation",
+            "dgx-h100",
+            2,
+            8,
+            "maskrcnn-nvidia-256",
+        ),  # 96 images divide, losses over 12 of them do not
+        ("instance-segmentation", "dgx-h100", 64, None, "48 nodes (maskrcnn-nvidia-256-48nodes"),
+        ("instance-segmentation", "p3dn", 24, 24, "maskrcnn-gluoncv-192"),
     ],
 )
 def test_another_number_of_nodes_takes_the_nearest_recipe_or_is_refused_with_both_neighbours(
@@ -396,7 +408,7 @@ def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_han
 
 
 def test_where_nothing_was_published_there_is_no_rule_and_no_nodes_are_refused():
-    assert recipe_for_nodes("ssd", "dgx-h100", 5) is None
+    assert recipe_for_nodes("detection", "dgx-h100", 5) is None
     assert recipe_for_nodes("classification", "mi300x8", 5) is None
     with pytest.raises(RecipeError, match="--nodes 0"):
-        recipe_for_nodes("ssd", "c4140", 0)
+        recipe_for_nodes("detection", "c4140", 0)

@@ -47,18 +47,18 @@ def test_every_recipe_loads_and_does_not_contradict_itself(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_path):
     recipe, system = RECIPES[name](), h100x8()
-    controls = RunOptions(data="photos", max_steps=7, deterministic=True, max_time="2h")
+    options = RunOptions(data="photos", max_steps=7, deterministic=True, max_time="2h")
     plan = make_plan(recipe, System(), world=1, most=recipe.bn_batch_size, train_images=50_000, val_images=10)
     (tmp_path / "run.json").write_text(
-        RunSpec(name, recipe, "h100x8", system, limit_steps(plan, steps=7), controls).record().to_json()
+        RunSpec(name, recipe, "h100x8", system, limit_steps(plan, steps=7), options).record().to_json()
     )
     facts = read_run(tmp_path)
     model, treatment = WORKLOADS[recipe.task].model, WORKLOADS[recipe.task].input
     blank = Recipe(task="", model=model, input=treatment)
     assert from_json(blank, facts.recipe, "recipe") == recipe
     assert from_json(System(), facts.system, "system") == system
-    assert from_json(RunOptions(), facts.controls, "controls") == controls
-    assert facts.plan["stop_after"] == 7 and facts.world == 1
+    assert from_json(RunOptions(), facts.options, "options") == options
+    assert facts.plan["stop_after"] == 7 and facts.world_size == 1
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -107,9 +107,9 @@ def test_every_recipe_has_a_plan_on_any_number_of_ranks_or_a_refusal_that_says_w
         assert re.search(r"--(global-batch-size|bn-batch-size) \d+: .*\s?Nearest", str(refusal)), refusal
         assert world > 1
         return
-    assert plan.micro_batch_size * plan.forwards * world == recipe.global_batch_size == plan.global_batch_size
+    assert plan.micro_batch_size * plan.micro_batches * world == recipe.global_batch_size == plan.global_batch_size
     assert plan.bn_batch_size == min(recipe.bn_batch_size, recipe.global_batch_size)
-    assert plan.micro_batch_size * plan.bn_join == plan.bn_batch_size * plan.bn_groups
+    assert plan.micro_batch_size * plan.bn_ranks == plan.bn_batch_size * plan.bn_groups
     assert plan.eval_steps[-1] == plan.total_steps
 
 
@@ -172,7 +172,7 @@ def fields_in(file: Path) -> Iterator[tuple[str, str, str, int]]:
 NOT_FLAGS = {("ParsedArgs", name) for name in ("recipe", "system", "system_name")} | {
     ("RunSpec", name) for name in ("recipe", "system")
 }
-NOT_FLAGS |= {("RunSpec", "plan"), ("RunSpec", "controls")}
+NOT_FLAGS |= {("RunSpec", "plan"), ("RunSpec", "options")}
 
 
 @pytest.mark.parametrize("file", dataclass_sources(), ids=lambda file: f"{file.parent.name}/{file.name}")

@@ -23,14 +23,14 @@ SHEET = {
 | H100 768 (v3.0) | 768 | 32256 | 56 | 0.37 | 4,442 | 4,215 |
 | **H100 3584 (v3.0/3.1 CoreWeave)** | 3584 | 57344 | 77 | **0.183** | 2,817 | 2,507 |
 """,
-    "maskrcnn": """
+    "instance-segmentation": """
 | A100 8 (v2.1) | 8 | 96 | 14.4 | 40.13 | 86.4 tracked / 88 wall |
 | **H100 8 (v3.0)** | 8 | 96 (12/GPU) | 14 | **19.17** | **180** tracked / 178 wall |
 | H100 64 (v3.0) | 64 | 256 | 17.25 | 4.22 | 128 |
 | H100 384 = 256 train + 128 eval (v3.0) | 384 | 256 | 17.2 | **1.47** | 93 per training GPU (b=1) |
 | A100 384 (v2.1) | 384 | 256 | 17.2 | 2.75 | 51 |
 """,
-    "ssd": """
+    "detection": """
 | SSD300 A100 8, PyTorch v0.7 | 8 | 912 | 50 | 10.21 | 1,196 wall |
 | **SSD300 A100 8, MXNet v1.1** | 8 | 912 (114) | 51 | **8.26** | **1,529** tracked / 1,482 wall |
 | SSD300 A100 64 v1.1 | 64 | 1536 | 58 | 1.52 | 1,190 / 1,137 |
@@ -41,8 +41,8 @@ SHEET = {
 WORDS = [
     ("A100: 2,470 img/s (1), 16,621 (8); V100-16: 1,200/8,322", "classification", "A100", 1, 2470),
     ("A100: 2,470 img/s (1), 16,621 (8); V100-16: 1,200/8,322", "classification", "V100", 1, 1200),
-    ("DLE Mask R-CNN A100 24 img/s (1)", "maskrcnn", "A100", 1, 24),
-    ("detectron2 8\u00d7V100 62 img/s (7.75/GPU)", "maskrcnn", "V100", 8, 7.75),
+    ("DLE Mask R-CNN A100 24 img/s (1)", "instance-segmentation", "A100", 1, 24),
+    ("detectron2 8\u00d7V100 62 img/s (7.75/GPU)", "instance-segmentation", "V100", 8, 7.75),
     ("H100 3.0 TB/s copy & 790 TFLOP/s, H200 4.3 TB/s & 790", "copy", "H100", 1, 3.0),
     ("H100 3.0 TB/s copy & 790 TFLOP/s, H200 4.3 TB/s & 790", "matmul", "H100", 1, 790),
     ("H100 3.0 TB/s copy & 790 TFLOP/s, H200 4.3 TB/s & 790", "copy", "H200", 1, 4.3),
@@ -92,9 +92,9 @@ def test_each_row_says_where_it_is_from(row):
         ("classification", "NVIDIA H100 80GB HBM3", 100, 4971),
         ("classification", "NVIDIA A100-SXM4-80GB", 8, 2470),  # a plain program's
         ("classification", "Tesla V100-SXM2-16GB", 4, 1200),
-        ("maskrcnn", "NVIDIA H200", 8, None),
-        ("ssd", "NVIDIA A100-SXM4-40GB", 1, 1529),
-        ("ssd", "NVIDIA A100 80GB PCIe", 1, None),  # with less memory bandwidth and power
+        ("instance-segmentation", "NVIDIA H200", 8, None),
+        ("detection", "NVIDIA A100-SXM4-40GB", 1, 1529),
+        ("detection", "NVIDIA A100 80GB PCIe", 1, None),  # with less memory bandwidth and power
         ("matmul", "NVIDIA H100 NVL", 1, None),
         ("classification", "NVIDIA A10", 1, None),  # no A100
         ("matmul", "NVIDIA H200", 8, 790),
@@ -106,9 +106,14 @@ def test_a_device_is_judged_by_the_row_of_its_kind(workload, device, count, rate
 
 
 def test_the_usual_rate_of_an_accelerator_is_that_of_its_first_row():
-    assert usual_rates("classification")["a100"] == 3397 and usual_rates("ssd") == {"a100": 1529}
+    assert usual_rates("classification")["a100"] == 3397 and usual_rates("detection") == {"a100": 1529}
 
 
 def test_a_cpu_that_is_not_recorded_is_judged_by_the_first_that_is():
     assert find_recorded_rate("no such CPU") is RECORDED[0] is find_recorded_rate(RECORDED[0].cpu)
-    assert {name.split("/")[0] for name in RECORDED[0].cpu_seconds} == {"classification", "ssd", "maskrcnn", "scores"}
+    assert {name.split("/")[0] for name in RECORDED[0].cpu_seconds} == {
+        "classification",
+        "detection",
+        "instance-segmentation",
+        "scores",
+    }

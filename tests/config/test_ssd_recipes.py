@@ -37,14 +37,14 @@ def test_system_a_s_settings_are_the_logged_ones(name, batch, world, lr, warmup,
     assert round(plan.warmup_steps, 6) == warmup
     assert plan.steps_per_epoch == per_epoch
     first, second = recipe.schedule.milestones
-    assert plan.boundaries == (first * per_epoch, second * per_epoch)
+    assert plan.milestones == (first * per_epoch, second * per_epoch)
     # Counted from 1: the first step of the ramp has one part in `warmup`, and the peak comes with the step after it.
     assert lr_at(recipe, plan, 0) == pytest.approx(lr / warmup)
     assert lr_at(recipe, plan, warmup) == pytest.approx(lr)
-    last = math.ceil(plan.boundaries[0])
+    last = math.ceil(plan.milestones[0])
     assert lr_at(recipe, plan, last - 1) == pytest.approx(lr)
     assert lr_at(recipe, plan, last) == pytest.approx(lr / 10)
-    assert lr_at(recipe, plan, math.ceil(plan.boundaries[1])) == pytest.approx(lr / 100)
+    assert lr_at(recipe, plan, math.ceil(plan.milestones[1])) == pytest.approx(lr / 100)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_bn_spans_are_those_of_the_published_gpus():
     spans = {name: RECIPES[name]().bn_batch_size for name, *_ in PUBLISHED}
     assert list(spans.values()) == [128, 128, 128, 56, 24, 16]
     _, plan = plan_of("ssd-mlperf-2048", 512)
-    assert (plan.micro_batch_size, plan.bn_join) == (4, 4)
+    assert (plan.micro_batch_size, plan.bn_ranks) == (4, 4)
 
 
 @pytest.mark.parametrize(("name", "per_epoch"), [("ssd-gaudi", 917), ("ssd-gaudi-1024", 115)])
@@ -69,7 +69,7 @@ def test_gaudi_s_steps(name, per_epoch):
     assert plan.steps_per_epoch == per_epoch and plan.total_steps == 64 * per_epoch
     assert recipe.optim.lr == pytest.approx(3e-3 * recipe.global_batch_size / 32)
     assert [lr_at(recipe, plan, step) for step in (0, 1)] == pytest.approx([0.0, recipe.optim.lr / (5 * per_epoch)])
-    assert plan.boundaries == (40 * per_epoch, 50 * per_epoch)
+    assert plan.milestones == (40 * per_epoch, 50 * per_epoch)
 
 
 def test_gaudi_s_cosine_warms_up_holds_and_falls_to_a_hundredth():

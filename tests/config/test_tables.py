@@ -49,7 +49,7 @@ RUNS = {
     "maskrcnn-nvidia-256": "v3.0 NVIDIA dgxh100_n8_ngc23.04_pytorch",
     "maskrcnn-nvidia-256-48nodes": "v3.0 NVIDIA dgxh100_n48_ngc23.04_pytorch",
 }
-BENCHMARKS = {"classification": "resnet", "ssd": "ssd", "maskrcnn": "maskrcnn"}
+BENCHMARKS = {"classification": "resnet", "detection": "ssd", "instance-segmentation": "maskrcnn"}
 
 
 def test_every_recipe_and_row_has_a_table_whose_cells_name_their_source():
@@ -215,13 +215,13 @@ def test_a_recipe_resolves_to_its_published_plan(name, world):
     images, join, per_epoch, total, warmup, falls, evaluated, rates = PLANS[name, world]
     recipe = RECIPES[name]()
     plan = planned(recipe, world, images)
-    assert (plan.micro_batch_size, plan.forwards, plan.bn_join) == (images, 1, join)
+    assert (plan.micro_batch_size, plan.micro_batches, plan.bn_ranks) == (images, 1, join)
     assert (plan.steps_per_epoch, plan.total_steps) == (per_epoch, total)
     assert plan.warmup_steps == pytest.approx(warmup, rel=1e-9)
     if isinstance(falls, tuple):
-        assert plan.boundaries == pytest.approx(falls, rel=1e-12) and plan.schedule_steps == total
+        assert plan.milestones == pytest.approx(falls, rel=1e-12) and plan.decay_end_step == total
     else:
-        assert plan.boundaries == () and plan.schedule_steps == pytest.approx(falls, rel=1e-12)
+        assert plan.milestones == () and plan.decay_end_step == pytest.approx(falls, rel=1e-12)
     assert plan.eval_steps[: len(evaluated)] == tuple(epoch * per_epoch for epoch in evaluated)
     for step, rate in rates.items():
         assert lr_at(recipe, plan, step) == pytest.approx(rate, rel=1e-9, abs=1e-15), step
@@ -248,17 +248,17 @@ def compare_with_log(recipe: Recipe, images: int, world: int, logged: dict[str, 
         assert recipe.schedule.warmup == logged["lars_opt_learning_rate_warmup_epochs"]
         assert recipe.schedule.min_lr == logged["lars_opt_end_learning_rate"]
         # NVIDIA's code logs the schedule's epochs, or its steps; Habana's the steps of the decay alone.
-        ends = plan.schedule_steps
+        ends = plan.decay_end_step
         assert any(
             math.isclose(logged["lars_opt_learning_rate_decay_steps"], value)
             for value in (ends / plan.steps_per_epoch, ends, ends - plan.warmup_steps)
         )
     else:
         assert round(plan.warmup_steps, 6) == logged["opt_learning_rate_warmup_steps"]
-    if recipe.task == "ssd":
+    if recipe.task == "detection":
         assert list(recipe.schedule.milestones) == logged["opt_learning_rate_decay_boundary_epochs"]
         assert recipe.input.crop_trials == logged["max_samples"]
-    if recipe.task == "maskrcnn":
+    if recipe.task == "instance-segmentation":
         first, second = logged["opt_learning_rate_decay_steps"]
         assert recipe.schedule.milestones == (first + 2, second + 1)
         rise = lr_at(recipe, plan, 3) - lr_at(recipe, plan, 2)
@@ -298,9 +298,9 @@ def test_a_row_without_a_log_is_what_its_file_says(name):
     assert (plan.steps_per_epoch, plan.bn_batch_size, recipe.optim.weight_decay) == (per_epoch, span, decay)
     assert plan.warmup_steps == pytest.approx(warmup, rel=1e-9) and recipe.optim.lr == pytest.approx(lr, rel=1e-12)
     if isinstance(falls, tuple):
-        assert [step / per_epoch for step in plan.boundaries] == pytest.approx(list(falls), rel=1e-12)
+        assert [step / per_epoch for step in plan.milestones] == pytest.approx(list(falls), rel=1e-12)
     else:
-        assert plan.schedule_steps == falls * per_epoch
+        assert plan.decay_end_step == falls * per_epoch
 
 
 def test_a_row_differs_from_its_family_s_recipe_only_in_what_rows_are_made_of():

@@ -40,7 +40,7 @@ def test_a_schedule_in_steps_does_not_depend_on_the_data(train_images):
     )
     recipe = replace(RECIPE, schedule=schedule, optim=Optim(lr=0.4))
     plan = plan_of(recipe, train_images)
-    assert (plan.total_steps, plan.warmup_steps, plan.boundaries) == (640, 50, (300, 500))
+    assert (plan.total_steps, plan.warmup_steps, plan.milestones) == (640, 50, (300, 500))
     rates = [lr_at(recipe, plan, step) for step in (0, 25, 49, 50, 299, 300, 499, 500)]
     assert rates == pytest.approx([0.1, 0.25, 0.394, 0.4, 0.4, 0.04, 0.04, 0.004])
 
@@ -49,7 +49,7 @@ def test_a_schedule_in_steps_does_not_depend_on_the_data(train_images):
 def test_hold_and_horizon_count_in_steps_too(kind):
     recipe = replace(RECIPE, schedule=Schedule(name=kind, unit="steps", decay_start=100, decay_end=400, min_lr=1e-3))
     plan = plan_of(recipe)
-    assert (plan.hold_steps, plan.schedule_steps) == (100, 400)
+    assert (plan.decay_start_step, plan.decay_end_step) == (100, 400)
     assert lr_at(recipe, plan, 90) == recipe.optim.lr and lr_at(recipe, plan, 400) == 1e-3
 
 

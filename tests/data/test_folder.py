@@ -20,7 +20,7 @@ from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest, cached_manifest_folder, find_manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.verify_image import CMYK, GREYSCALE, MISNAMED, NOT_JPEG
+from paceline.data.prepare.verify_image import CMYK, GRAYSCALE, MISNAMED, NOT_JPEG
 from paceline.data.transforms.exif import read_index_flags
 
 
@@ -55,13 +55,13 @@ def test_sizes_flags_and_counts_are_those_of_the_files(photos):
         Path(index.name(i)).name: (index.heights[i], index.widths[i], index.extra["flags"][i]) for i in range(len(index))
     }
     assert rows["a.jpg"] == (30, 40, read_index_flags(6)), "the size as stored, and how it is turned"
-    assert rows["b.jpg"] == (5, 9, GREYSCALE)
+    assert rows["b.jpg"] == (5, 9, GRAYSCALE)
     assert rows["c.jpg"] == (1, 1, CMYK)
     assert rows["d.jpg"] == (6, 7, NOT_JPEG | MISNAMED)
     assert rows["e.jpg"] == (20, 50, 0)
     assert rows["f.webp"] == (3, 8, NOT_JPEG)
     train = manifest.splits["train"]
-    assert (train.rotated, train.greyscale, train.cmyk, train.not_jpeg, train.misnamed) == (1, 1, 1, 2, 1)
+    assert (train.rotated, train.grayscale, train.cmyk, train.not_jpeg, train.misnamed) == (1, 1, 1, 2, 1)
     assert train.images == 12 and train.per_class == (9, 3) and train.bytes == index.lengths.sum()
 
 
@@ -199,4 +199,4 @@ def test_the_real_photos_are_all_readable(shared_data, tmp_path):
     assert manifest.class_names is not None and manifest.class_names[0] == "tench"
     index = Index.open(tmp_path, "val")
     assert np.array_equal(np.bincount(index.labels), [100] * 10) and set(index.heights.tolist()) == {224}
-    assert manifest.splits["train"].greyscale > 0 and Manifest.load(tmp_path).content_hash == manifest.content_hash
+    assert manifest.splits["train"].grayscale > 0 and Manifest.load(tmp_path).content_hash == manifest.content_hash

@@ -20,7 +20,7 @@ from paceline.data.index.staleness import find_stale_file
 from paceline.data.prepare.pipeline import KEEP_OLD_INDEX_SECONDS, delete_old_indexes
 from paceline.data.storage.store import OpenFiles
 
-EMPTY = {"content_hash": "", "unreadable": (), "rotated": 0, "greyscale": 0, "cmyk": 0, "not_jpeg": 0, "misnamed": 0}
+EMPTY = {"content_hash": "", "unreadable": (), "rotated": 0, "grayscale": 0, "cmyk": 0, "not_jpeg": 0, "misnamed": 0}
 
 
 def save(folder: Path, arrays: dict[str, np.ndarray], kind: str = "files") -> Manifest:

@@ -167,7 +167,7 @@ def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
     index, old = open_split(packed, "train"), open_split(source, "train")
     assert np.array_equal(index.heights, old.heights) and np.array_equal(index.widths, old.widths)
     assert packed.splits["train"].not_jpeg == 0
-    assert packed.splits["train"].greyscale == source.splits["train"].greyscale == 2
+    assert packed.splits["train"].grayscale == source.splits["train"].grayscale == 2
     tables = {tuple(Image.open(io.BytesIO(index.read(i))).quantization[0]) for i in range(len(index))}
     assert len(tables) == 1
 

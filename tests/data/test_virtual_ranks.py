@@ -58,7 +58,7 @@ def test_every_rank_takes_as_many_and_each_image_is_taken_once_an_epoch(name, wo
     for step in range(steps):
         places = np.empty((world, plan.images_per_rank), np.int64)
         for rank in range(world):
-            cut = {"rank": rank, "world": world, "forwards": plan.forwards, "join": plan.bn_join}
+            cut = {"rank": rank, "world": world, "forwards": plan.micro_batches, "join": plan.bn_ranks}
             positions = stream_positions(step=step, global_batch_size=batch, **cut)
             epochs, found = batch_indices(images, positions, seed=1, order=lambda epoch: orders[epoch])
             for epoch in np.unique(epochs):
@@ -68,7 +68,7 @@ def test_every_rank_takes_as_many_and_each_image_is_taken_once_an_epoch(name, wo
     left = 2 * images - steps * batch
     assert (taken[0] == 1).all() and (taken[1] <= 1).all() and not taken[2].any()
     assert (taken[1] == 0).sum() == left < batch
-    assert plan.micro_batch_size * plan.forwards * world == batch
+    assert plan.micro_batch_size * plan.micro_batches * world == batch
 
 
 def assert_spans(plan: BatchPlan, orders: list[np.ndarray], step: int, taken: np.ndarray) -> None:
@@ -80,8 +80,8 @@ def assert_spans(plan: BatchPlan, orders: list[np.ndarray], step: int, taken: np
     stream = np.concatenate([epoch * images + order for epoch, order in enumerate(orders)])
     step_images = stream[step * plan.global_batch_size : (step + 1) * plan.global_batch_size]
     # ranks / join, join, forwards, groups of a forward, images -> a row for each set of statistics
-    join, groups = plan.bn_join, plan.bn_groups
-    rows = taken.reshape(-1, join, plan.forwards, groups, plan.micro_batch_size // groups)
+    join, groups = plan.bn_ranks, plan.bn_groups
+    rows = taken.reshape(-1, join, plan.micro_batches, groups, plan.micro_batch_size // groups)
     rows = rows.transpose(0, 2, 3, 1, 4).reshape(-1, plan.bn_batch_size)
     assert np.array_equal(in_order(rows), in_order(step_images.reshape(-1, plan.bn_batch_size)))
 
@@ -100,8 +100,8 @@ def test_other_batches_do_not_divide_over_1024_ranks_and_say_so():
 
 def test_mask_r_cnn_on_48_nodes_trains_on_256_of_384_ranks_and_evaluates_on_the_others():
     plan = plan_of("maskrcnn-nvidia-256-48nodes", 256, 128)
-    assert (plan.world, plan.eval_ranks, plan.nodes, plan.images_per_rank) == (256, 128, 48, 1)
-    assert (plan.loss_normalizer_images, plan.loss_join) == (1, 1)
+    assert (plan.world_size, plan.eval_ranks, plan.nodes, plan.images_per_rank) == (256, 128, 48, 1)
+    assert (plan.loss_normalizer_images, plan.loss_ranks) == (1, 1)
     shares = [len(evaluation_shard(plan.val_images, rank, plan.evaluators)) for rank in range(128)]
     assert sum(shares) == 5000 and set(shares) == {39, 40}
     assert evaluation_batch(plan.micro_batch_size, plan.val_images, plan.evaluators) == 1

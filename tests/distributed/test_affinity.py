@@ -102,7 +102,7 @@ def test_threads_that_are_there_and_those_to_come_are_bound_and_let_go_again(tmp
         bind_threads({low})
         with bind_cores(EXCLUSIVE, ALONE, Lines(said.append), root=tmp_path) as placed:
             assert masks_of_threads() == {str(low)} and placed.share == 1
-            assert placed.facts == {"placement": {"bind": "exclusive", "cores": [str(low)], "given": str(low)}}
+            assert placed.facts == {"cpu_binding": {"bind": "exclusive", "cores": [str(low)], "given": str(low)}}
         assert masks_of_threads() == {str(low)}
         assert said == [
             f"CPU binding (node): rank 0 on {format_cpu_list({low, high})}",

@@ -123,5 +123,5 @@ def test_a_flag_that_differs_is_named_with_both_values(flag, values, named) -> N
     asked = [
         parse_run_args(["classify-demo", "--system", "cpu", flag, value], RunOptions(), verb="train") for value in values
     ]
-    said = said_by([request_fingerprint("train", one.recipe, one.system, one.controls) for one in asked])
+    said = said_by([request_fingerprint("train", one.recipe, one.system, one.options) for one in asked])
     assert check_text(said[0].splitlines()[0], named)

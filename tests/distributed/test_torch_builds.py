@@ -73,11 +73,12 @@ def test_the_file_of_versions_holds_the_pin_and_libraries_of_cuda_12_alone():
 
 def test_a_v100_trains_in_fp16_with_the_published_loss_scale():
     found = [pairing for pairing in PAIRINGS if pairing.system in HAVE_V100]
-    assert {pairing.workload for pairing in found} == {"ssd", "maskrcnn"}
+    assert {pairing.workload for pairing in found} == {"detection", "instance-segmentation"}
     for pairing in found:
         system = system_for(pairing.recipe, pairing.system, SYSTEMS[pairing.system]())
         # SSD's MXNet program multiplies by 128; GluonCV's trainer finds its scale.
-        assert (system.precision, system.loss_scale) == ("fp16", {"ssd": 128, "maskrcnn": 0}[pairing.workload]), pairing
+        scale = 128 if pairing.workload == "detection" else 0
+        assert (system.precision, system.loss_scale) == ("fp16", scale), pairing
     assert {SYSTEMS[name]().precision for name in HAVE_V100} == {"fp16"}
 
 

@@ -94,11 +94,11 @@ def test_a_step_is_captured_while_the_loader_copies() -> None:
     with a_loader(CUDA, last_step=None) as loader:
         for step, batches in loader:
             if step == 3:
-                take.prepare([batch_of(recipe, plan.micro_batch_size, 0).to(CUDA)] * plan.forwards)
+                take.prepare([batch_of(recipe, plan.micro_batch_size, 0).to(CUDA)] * plan.micro_batches)
             seen = torch.stack([batch.indices for batch in batches]).flatten()
             assert seen.tolist() == np.concatenate([forward.indices for forward in schedule(step)]).tolist()
             steps += 1
             if steps == 12:
                 break
-    losses = take([batch_of(recipe, plan.micro_batch_size, 0).to(CUDA)] * plan.forwards, step_rates(recipe, plan, 0))
+    losses = take([batch_of(recipe, plan.micro_batch_size, 0).to(CUDA)] * plan.micro_batches, step_rates(recipe, plan, 0))
     assert take.captures == 1 and bool(losses["loss"].isfinite())

@@ -47,7 +47,7 @@ def train(out: Path, *, bn_batch_size: int) -> TrainResult:
         recipe=override(RECIPES["resnet50"](), changes),
         system_name="gpu",
         system=detect_gpu(),
-        controls=RunOptions(output_dir=str(out), max_steps=2, synthetic=True),
+        options=RunOptions(output_dir=str(out), max_steps=2, synthetic=True),
         given=frozenset({"system"}),
     )
     return run_training(request)

@@ -55,7 +55,7 @@ def trainer(name: str, *, graph: bool) -> tuple[Recipe, BatchPlan, State, TrainS
 
 def batches_of(recipe: Recipe, plan: BatchPlan, step: int) -> list[Batch]:
     images = plan.micro_batch_size
-    return [batch_of(recipe, images, 100 * step + forward).to(CUDA) for forward in range(plan.forwards)]
+    return [batch_of(recipe, images, 100 * step + forward).to(CUDA) for forward in range(plan.micro_batches)]
 
 
 def tensors_of(state: State) -> dict[str, torch.Tensor]:

@@ -327,7 +327,7 @@ def test_class_ids_count_from_0_and_are_places_in_the_predictor_s_classes(ssd_ru
 def test_the_first_and_the_last_class_of_a_detector_have_the_first_and_the_last_class_id(tmp_path):
     """Networks number classes from 1: 1 is class index 0."""
     rows = np.array([[0.1, 0.2, 0.5, 0.4, 0.9, 1], [0.5, 0.5, 1.0, 1.0, 0.8, 3], [0, 0, 0, 0, 0, 0]])
-    recipe = Recipe(task="ssd", model=SSDModel(), input=BoxInput(image_size=64))
+    recipe = Recipe(task="detection", model=SSDModel(), input=BoxInput(image_size=64))
     stand_in = predictor_of(recipe, Pixels(), classes=("a", "b", "c"), facts={"data": {"category_ids": [1, 18, 90]}})
     file = tmp_path / "x.png"
     Image.new("RGB", (200, 100)).save(file)

@@ -165,7 +165,7 @@ def test_answers_name_photo_and_picture_and_what_has_none(tmp_path):
     assert written(tmp_path / "out") == {"a.jpg", "below/b.jpg", "predictions.json", "coco_results.json"}
     facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert (facts["paceline"], facts["run"], facts["coco_results"]) == ("predictions", "r", True)
-    assert [(one["file"], one["picture"], one["image_id"]) for one in facts["images"]] == [
+    assert [(one["file"], one["annotated_image"], one["image_id"]) for one in facts["images"]] == [
         *(("a.jpg", "a.jpg", 5), ("below/b.jpg", "below/b.jpg", 5))
     ]
     assert facts["skipped"] == [{"file": "bad.jpg", "reason": "why"}]
@@ -257,7 +257,7 @@ def test_a_forged_list_of_pictures_takes_nothing_outside_the_folder(tmp_path):
     precious = photo(tmp_path / "precious.jpg")
     answer(tmp_path / "out", "a.jpg")
     file = tmp_path / "out" / "predictions.json"
-    file.write_text(file.read_text().replace('"picture": "a.jpg"', '"picture": "../precious.jpg"'))
+    file.write_text(file.read_text().replace('"annotated_image": "a.jpg"', '"annotated_image": "../precious.jpg"'))
     with raises(PacelineError, "a.jpg"):
         answer(tmp_path / "out")
     (tmp_path / "out" / "a.jpg").unlink()

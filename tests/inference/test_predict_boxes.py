@@ -39,7 +39,7 @@ class Detector(nn.Module):
 
 def predictor(*, facts=None, plus_one=False, **detect) -> TorchPredictor:
     recipe = Recipe(
-        task="ssd",
+        task="detection",
         model=SSDModel(detect=DetectionFilter(**detect), parity=SSDParity(plus_one=plus_one)),
         input=BoxInput(image_size=64),
     )
@@ -115,7 +115,7 @@ def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys
         {"category_id": 7, "name": "cat", "bbox": [0.0, 0.0, 880.0, 200.0], "score": 0.8},
         {"category_id": 90, "name": "dog", "bbox": [80.0, 100.0, 320.0, 200.0], "score": 0.4},
     ]
-    assert [(one["file"], one["picture"]) for one in (first, second)] == [
+    assert [(one["file"], one["annotated_image"]) for one in (first, second)] == [
         (str(photos[0]), "000000000139.jpg"),
         (str(photos[1]), "own.jpg"),
     ]

@@ -53,7 +53,9 @@ class Segmenter(nn.Module):
 
 
 def predictor(*, facts=None, **settings) -> TorchPredictor:
-    recipe = Recipe(task="maskrcnn", model=MaskRCNNModel(), input=InstanceInput(min_size=(64,), max_size=128, **settings))
+    recipe = Recipe(
+        task="instance-segmentation", model=MaskRCNNModel(), input=InstanceInput(min_size=(64,), max_size=128, **settings)
+    )
     return predictor_of(recipe, Segmenter(), facts=facts)
 
 
@@ -124,8 +126,8 @@ def untrained() -> TorchPredictor:
         mask=MaskHead(num_convs=1),
         detect=InstanceFilter(score_threshold=0.0, max_detections=20, topk_candidates=100),
     )
-    recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(min_size=(96,), max_size=160))
-    network = WORKLOADS["maskrcnn"].network.build(recipe, 2)
+    recipe = Recipe(task="instance-segmentation", model=model, input=InstanceInput(min_size=(96,), max_size=160))
+    network = WORKLOADS["instance-segmentation"].network.build(recipe, 2)
     init_mask_rcnn(network.network, torch.Generator().manual_seed(1))
     return predictor_of(recipe, network.eval(), classes=("a", "b"))
 
@@ -166,7 +168,7 @@ def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path
         **{"category_id": 7, "name": "cat", "bbox": [0.0, 0.0, 640.0, 200.0]},
         "score": pytest.approx(0.8 * 250 / 255, abs=1e-4),
     }
-    assert record["image_id"] == 139 and record["picture"] == "000000000139.jpg"
+    assert record["image_id"] == 139 and record["annotated_image"] == "000000000139.jpg"
     assert first["segmentation"]["size"] == [400, 800] and isinstance(first["segmentation"]["counts"], str)
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()

@@ -59,9 +59,9 @@ def test_pictures_are_drawn_upright_and_the_number_of_turned_photos_is_said(fixt
     with Image.open(tmp_path / "out" / "upright.jpg") as wanted, Image.open(tmp_path / "out" / "turned.jpg") as found:
         assert found.size == wanted.size and _corner(found) == _corner(wanted)
     record = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
-    assert {key: record[0][key] for key in record[0] if key not in ("file", "picture", "orientation", "detections")} == {
-        key: record[1][key] for key in record[1] if key not in ("file", "picture", "orientation", "detections")
-    }
+    assert {
+        key: record[0][key] for key in record[0] if key not in ("file", "annotated_image", "orientation", "detections")
+    } == {key: record[1][key] for key in record[1] if key not in ("file", "annotated_image", "orientation", "detections")}
 
 
 def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, capsys, monkeypatch):

@@ -59,7 +59,7 @@ def test_its_command_parses_and_its_paths_are_mounted() -> None:
     train = words[words.index("paceline") + 1 :]
     asked = parse_run_args(train[1:], RunOptions(), verb=train[0])
     mounts = {mount["mountPath"]: not mount.get("readOnly") for mount in RANKS["volumeMounts"]}
-    for path, written in ((asked.controls.data, False), (asked.controls.weights, False), (asked.controls.output_dir, True)):
+    for path, written in ((asked.options.data, False), (asked.options.weights, False), (asked.options.output_dir, True)):
         root = next(mount for mount in mounts if path.startswith(mount))
         assert mounts[root] is written, path
 

@@ -47,11 +47,13 @@ def tasks(tmp_path_factory) -> Iterator[list[Task]]:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
         root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
         manifest = Manifest.load(prepare_if_needed(root, kind="boxes"))
-        ssd = WORKLOADS["ssd"]
+        ssd = WORKLOADS["detection"]
         small = {"global_batch_size": 2, "optim.lr": 0.01, "bn_batch_size": 1}
         found = [
             ssd.open(override(RECIPES["ssd-demo"](), {**small, "input.image_size": 96}), manifest),
-            WORKLOADS["maskrcnn"].open(override(RECIPES["maskrcnn-demo"](), {**small, "input.min_size": (64,)}), manifest),
+            WORKLOADS["instance-segmentation"].open(
+                override(RECIPES["maskrcnn-demo"](), {**small, "input.min_size": (64,)}), manifest
+            ),
         ]
         assert [task.data.max_objects for task in found] == [3, 3]
         for task in found:
@@ -108,7 +110,7 @@ def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(task
     for task in tasks:
         streams = LazyStreams("nobody")
         plan = make_plan(task.recipe, System(), world=1, most=1, train_images=8, val_images=2)
-        assert plan.forwards == 2
+        assert plan.micro_batches == 2
         place = InputRank(0, 1, torch.device("meta"), 1)
         with task.data.train_loader(replace(plan, stop_after=9), System(), place, first=0, one_batch=False) as loader:
             rooms = [slot.landing.room for slot in loader._ring]
@@ -134,7 +136,7 @@ def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_ker
     memory = memory_of_network(recipe, H200)
     most = max_images_per_forward(memory, H200)
     assert most * memory.largest < COUNTABLE
-    if recipe.task == "maskrcnn":
+    if recipe.task == "instance-segmentation":
         assert 8 <= most <= 96  # its memory alone would hold over 200
         with pytest.raises(RecipeError, match=rf"--system.micro-batch-size 128.* {COUNTABLE // memory.largest},"):
             max_images_per_forward(memory, replace(H200, micro_batch_size=128))
@@ -146,7 +148,7 @@ def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_ker
 
 @pytest.mark.parametrize("task", list(WORKLOADS))
 def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
-    name = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}[task]
+    name = {"classification": "resnet50", "detection": "ssd", "instance-segmentation": "maskrcnn"}[task]
     memory = memory_of_network(RECIPES[name](), System("cpu"))
     assert memory.largest == 0
     assert max_images_per_forward(memory, System("cpu", micro_batch_size=4000)) == 4000

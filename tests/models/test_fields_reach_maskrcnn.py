@@ -24,11 +24,11 @@ from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.registry import get_workload
 from paceline.models.task import Task
 
-MASKRCNN = get_workload("maskrcnn")
+MASKRCNN = get_workload("instance-segmentation")
 CLASSES = 2
 HEIGHT, WIDTH, CANVAS = 64, 96, 16
 SMALL = Recipe(
-    task="maskrcnn",
+    task="instance-segmentation",
     model=MaskRCNNModel(
         depth=10,
         width=8,

@@ -21,11 +21,11 @@ from paceline.models.registry import get_workload
 from paceline.models.ssd.loss import SSDWithLoss
 from paceline.models.task import Task
 
-SSD = get_workload("ssd")
+SSD = get_workload("detection")
 CLASSES = 2
 PLACE = 4 * (3 * 8 + 3)  # a default box of the finest map, in its middle
 SMALL = Recipe(
-    task="ssd",
+    task="detection",
     model=SSDModel(depth=10, width=8, extra_channels=8, detect=DetectionFilter(score_threshold=0.3)),
     input=BoxInput(image_size=64, skip_empty=False, color_jitter="matrix"),
     global_batch_size=4,

@@ -47,7 +47,7 @@ def test_a_resnet_50_is_what_is_published_of_it():
 
 def test_work_of_other_shapes_follows_from_two_counts():
     recipe = RECIPES["maskrcnn-demo"]()
-    workload = get_workload("maskrcnn")
+    workload = get_workload("instance-segmentation")
     memory = estimate_recipe_memory(workload, recipe, System("cpu"), 8, (256, 384))
     for shape in ((256, 384), (384, 256), (128, 128), (192, 320)):
         with torch.device("meta"):

@@ -82,7 +82,7 @@ def packed_of(batches: list[tuple[Batch, DetectedInstances]]) -> bytes:
 
 
 def test_the_24_numbers_are_those_of_boxes_then_of_masks() -> None:
-    metrics = WORKLOADS["maskrcnn"].reporting.metrics
+    metrics = WORKLOADS["instance-segmentation"].reporting.metrics
     assert len(metrics) == 24 and metrics[:2] == ("box_ap", "box_ap50") and metrics[12:14] == ("mask_ap", "mask_ap50")
     scored = score_instances(truth(), [packed_of([outputs([0, 1, 2], PERFECT)])], np.arange(3))
     assert tuple(scored.metrics) == metrics

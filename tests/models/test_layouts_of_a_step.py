@@ -57,7 +57,7 @@ def counted() -> Layouts:
         recipe.model, norm="frozen", fpn_norm="none", rpn=replace(recipe.model.rpn, pre_nms_topk_train=20, post_nms_topk_train=16),
         roi=replace(recipe.model.roi, samples_per_image=8),
     )  # fmt: skip
-    recipe, workload = replace(recipe, model=model), WORKLOADS["maskrcnn"]
+    recipe, workload = replace(recipe, model=model), WORKLOADS["instance-segmentation"]
     network = workload.network.build(recipe, 3)
     workload.network.initialize(recipe, network, torch.Generator().manual_seed(0))
     network = network.to(memory_format=LAST).train()

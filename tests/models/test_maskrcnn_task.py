@@ -52,7 +52,7 @@ def drawn(prepared, tmp_path_factory) -> Path:
 
 
 def task_of(recipe: Recipe, root: Path) -> Task:
-    return WORKLOADS["maskrcnn"].open(recipe, Manifest.load(prepare_if_needed(root, kind="boxes")))
+    return WORKLOADS["instance-segmentation"].open(recipe, Manifest.load(prepare_if_needed(root, kind="boxes")))
 
 
 def changed(task: Task, **fields) -> Task:
@@ -75,8 +75,8 @@ def plan_of(task: Task, batch: int, *, world: int = 1, most: int = 512) -> Batch
 
 def step_of(task: Task, plan: BatchPlan, step: int) -> list[tuple[int, int]]:
     """(epoch, position) of every sample of a step, over all ranks."""
-    cut = {"world": plan.world, "forwards": plan.forwards, "join": plan.bn_join}
-    parts = [task.data.samples(step, rank=rank, **cut) for rank in range(plan.world)]
+    cut = {"world": plan.world_size, "forwards": plan.micro_batches, "join": plan.bn_ranks}
+    parts = [task.data.samples(step, rank=rank, **cut) for rank in range(plan.world_size)]
     return [pair for epochs, places in parts for pair in zip(epochs.tolist(), places.tolist())]
 
 
@@ -165,7 +165,7 @@ def test_proposals_of_a_loss_group_are_refused_where_a_forward_is_a_part_of_it(c
     recipe, check = replace(coco.recipe, model=groups_of_two), coco.workload.network.check_plan
     for world, most, whole in ((1, 16, True), (4, 2, True), (1, 1, False), (2, 1, False)):
         plan = make_plan(recipe, System(), world=world, most=most, train_images=281, val_images=64)
-        assert (plan.loss_forwards * plan.loss_join == 1) == whole
+        assert (plan.loss_micro_batches * plan.loss_ranks == 1) == whole
         if whole:
             check(recipe, plan)
         else:
@@ -175,7 +175,7 @@ def test_proposals_of_a_loss_group_are_refused_where_a_forward_is_a_part_of_it(c
 
 def small() -> Recipe[MaskRCNNModel, InstanceInput]:
     return Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         model=MaskRCNNModel(
             depth=10,
             width=8,

@@ -80,7 +80,7 @@ def test_a_ladder_of_one_has_one_shape():
 
 
 def test_made_up_batches_have_their_one_shape_listed():
-    task = make_synthetic_task(WORKLOADS["ssd"], RECIPES["ssd-demo"](), limit_train=64)
+    task = make_synthetic_task(WORKLOADS["detection"], RECIPES["ssd-demo"](), limit_train=64)
     plan = make_plan(task.recipe, System(), world=1, most=64, train_images=64, val_images=0)
     assert task.data.input_shapes(plan) == [task.data.shapes.of_sample(0).shape]
 

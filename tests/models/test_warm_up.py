@@ -30,7 +30,7 @@ def classification(folder: Path) -> Task:
 
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
-    return WORKLOADS["ssd"].open(
+    return WORKLOADS["detection"].open(
         replace(ssd_demo(), global_batch_size=8, bn_batch_size=4), Manifest.load(prepare_if_needed(root, kind="boxes"))
     )
 

@@ -204,7 +204,9 @@ def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(
     report = load_mask_rcnn_weights(segmenter, tmp_path / "r.safetensors")
     assert "backbone.body.conv1.weight" in report.converted
     assert torch.equal(segmenter.backbone.body.conv1.weight, source.conv1.weight[:, :3])
-    detector = WORKLOADS["ssd"].network.build(replace(RECIPES["ssd-demo"](), model=SSDModel(depth=10, width=8)), 3).network
+    detector = (
+        WORKLOADS["detection"].network.build(replace(RECIPES["ssd-demo"](), model=SSDModel(depth=10, width=8)), 3).network
+    )
     assert "trunk.conv1.weight" in load_ssd_weights(detector, tmp_path / "r.safetensors").converted
     assert torch.equal(detector.trunk.conv1.weight, source.conv1.weight[:, :3])
 

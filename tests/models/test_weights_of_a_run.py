@@ -36,11 +36,11 @@ def checkpoint(folder: Path, **model: object) -> Path:
     facts = {
         "format": FORMAT,
         "name": "own",
-        "world": 1,
+        "world_size": 1,
         "recipe": {"model": model},
         "system": {},
         "plan": {},
-        "controls": {},
+        "options": {},
     }
     (folder / "run" / "run.json").write_text(json.dumps(with_checksum(facts)))
     built = {name: value for name, value in model.items() if name in NEEDS}

@@ -61,7 +61,7 @@ def small() -> Recipe[MaskRCNNModel, InstanceInput]:
     scores differ by a rounding error, from how the batch is cut.
     """
     return Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         model=MaskRCNNModel(
             depth=10,
             width=8,
@@ -136,7 +136,7 @@ def step(world: DistContext, case: str, group: int, most: int) -> dict[str, Tens
     recipe = recipe_of(case, group)
     plan = make_plan(recipe, System(), world=world.world, most=most, train_images=80, val_images=8)
     run = RunSpec("steps", recipe, "cpu", System(precision="fp32"), plan, RunOptions())
-    model = WORKLOADS["maskrcnn"].network.build(recipe, CLASSES)
+    model = WORKLOADS["instance-segmentation"].network.build(recipe, CLASSES)
     init_mask_rcnn(model.network, torch.Generator().manual_seed(3))
     state = state_around(lambda device: model, run, world)
     first, each = world.rank * plan.images_per_rank, plan.micro_batch_size
@@ -162,7 +162,7 @@ def memory(data: Path, tried: bool) -> list[int]:
         global_batch_size=4,
         max_images=4 * 10,
     )
-    task = WORKLOADS["maskrcnn"].open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes")))
+    task = WORKLOADS["instance-segmentation"].open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes")))
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         plan = make_plan(
             recipe, System(), world=1, most=4, train_images=task.data.train_images, val_images=task.data.val_images

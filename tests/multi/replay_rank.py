@@ -39,7 +39,7 @@ def trained(world: DistContext, case: str, capture: Recorder | None) -> dict[str
     take = TrainStep(state, plan, system, CPU, world.group, numbers=numbers, capture=capture)
     losses = []
     for step in range(-1, STEPS):
-        seeds = [1000 * step + 10 * world.rank + forward for forward in range(plan.forwards)]
+        seeds = [1000 * step + 10 * world.rank + forward for forward in range(plan.micro_batches)]
         batches = [batch_of(recipe, plan.micro_batch_size, abs(seed)) for seed in seeds]
         if step < 0:
             take.warm_up(batches)  # settles data parallel's buckets

@@ -36,7 +36,7 @@ SCALES = (0.18, 0.25, 0.47, 0.7, 0.95)
 def by_image() -> Recipe[SSDModel, BoxInput]:
     """Fifteen steps of eight photos; BatchNorm over four."""
     return Recipe(
-        task="ssd",
+        task="detection",
         model=SSDModel(depth=10, width=4, extra_channels=8, scales=SCALES, zero_init_residual=True),
         input=BoxInput(image_size=SIDE),
         target_data="none",
@@ -87,7 +87,7 @@ def steps(folder: Path, case: str, over: str) -> None:
     with open_distributed(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
         plan = make_plan(recipe, System(), world=world.world, most=IMAGES, train_images=100, val_images=1)
         run = RunSpec("steps", recipe, "cpu", System(), plan, RunOptions())
-        model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
+        model = WORKLOADS["detection"].network.build(recipe, CLASSES)
         init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_residual=True)
         state = state_around(lambda device: model, run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))

@@ -21,7 +21,7 @@ def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
     ended = trainer.ended_well([*SHORT, "--output-dir", str(out)], ranks=ranks)
     assert not any(rank.text for rank in ended[1:])
     facts = json.loads(out.read_text())
-    assert (facts["world"], facts["nodes"], facts["backend"], facts["sums_are_right"]) == (ranks, 1, "gloo", True)
+    assert (facts["world_size"], facts["nodes"], facts["backend"], facts["sums_are_right"]) == (ranks, 1, "gloo", True)
     kinds = [row["kind"] for row in facts["rows"]]
     assert kinds == ["barrier", "broadcast", *["all-reduce"] * 5]
     for row in facts["rows"]:
@@ -49,4 +49,4 @@ def test_alone_it_starts_its_own_ranks(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["world"] == 2
+    assert json.loads(done.stdout)["world_size"] == 2

@@ -63,12 +63,12 @@ def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypat
         )
         for world, most in ((1, 12), (2, 6), (2, 3))
     ]
-    assert [(plan.forwards, plan.bn_join) for plan in plans] == [(1, 1), (3, 2), (3, 2)]
+    assert [(plan.micro_batches, plan.bn_ranks) for plan in plans] == [(1, 1), (3, 2), (3, 2)]
     for step in range(20):
         taken = []
         for plan in plans:
-            cut = {"world": plan.world, "forwards": plan.forwards, "join": plan.bn_join}
-            places = np.concatenate([task.data.samples(step, rank=rank, **cut)[1] for rank in range(plan.world)])
+            cut = {"world": plan.world_size, "forwards": plan.micro_batches, "join": plan.bn_ranks}
+            places = np.concatenate([task.data.samples(step, rank=rank, **cut)[1] for rank in range(plan.world_size)])
             taken.append(sorted(task.data.train_index.name(int(number)) for number in task.data.train_numbers[places]))
         assert len(taken[0]) == 12 and taken[0] == taken[1] == taken[2] == sorted(task.data.images_of_step(step))
 

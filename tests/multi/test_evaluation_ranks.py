@@ -71,7 +71,7 @@ def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_
     took = [event["eval_seconds"] for event in read_events(run / "events.jsonl") if event["event"] == "eval"]
     assert took and all(0 < seconds < 100 for seconds in took)
     facts = json.loads((run / "run.json").read_text())
-    assert (facts["world"], facts["plan"]["world"], facts["plan"]["eval_ranks"]) == (2, 2, 1)
+    assert (facts["world_size"], facts["plan"]["world_size"], facts["plan"]["eval_ranks"]) == (2, 2, 1)
     assert facts["plan"]["nodes"] == 1 and "2 ranks on 1 node" in ended[0].text
     assert [value for key, value, _ in mllog(run) if key == "submission_platform"] == ["3xCPU"]
 
@@ -157,7 +157,7 @@ def test_a_schedule_is_fitted_by_the_ranks_that_train(trainer):
     run = trainer.folder / "fitted"
     flags = "--max-images 120000 --max-time 4s --rescale-schedule --eval-every 0 --save-every 1000"
     finished(trainer, run, flags, train=2, evaluate=1)
-    fitted = json.loads((run / "run.json").read_text())["fitted"]
+    fitted = json.loads((run / "run.json").read_text())["rescaled_schedule"]
     assert 1 <= fitted["steps"] < 10_000 and last_event(run)["step"] == fitted["steps"]
 
 

@@ -83,7 +83,7 @@ def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(tr
     assert "#SBATCH --nodes=2" in text and "0: " in text
     assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "interrupted")
     facts = json.loads((run / "run.json").read_text())
-    assert (facts["launcher"], facts["world"], facts["plan"]["nodes"]) == ("slurm", 2, 2)
+    assert (facts["launcher"], facts["world_size"], facts["plan"]["nodes"]) == ("slurm", 2, 2)
     trainer.finished(run, UNTIL_STOPPED, ranks=2)
     assert_same_end(run, undisturbed)
     assert len(kinds(run)) > len(events(run))  # there was a resume
@@ -160,7 +160,7 @@ def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_pa
     process = trainer.launching(PLAIN, launch(trainer, run, f"--launcher {start} --system.ranks-per-node {ranks}"))
     text = told(process, seconds=300)
     assert process.returncode == 0, text
-    assert json.loads((run / "run.json").read_text())["world"] == ranks
+    assert json.loads((run / "run.json").read_text())["world_size"] == ranks
     trainer.finished(by_hand, UNTIL_STOPPED, ranks=ranks)
     assert_same_end(run, by_hand)
 
@@ -178,4 +178,4 @@ def test_doctor_and_bench_comm_look_at_both_slurm_nodes(trainer, slurm, start, n
     timed = trainer.launched(PLAIN, ["bench", "comm", *words, *short], **slurm)
     assert timed.returncode == 0, timed.stdout
     facts = json.loads((tmp_path / "comm.json").read_text())
-    assert facts["nodes"] == facts["world"] == 2 and facts["sums_are_right"]
+    assert facts["nodes"] == facts["world_size"] == 2 and facts["sums_are_right"]

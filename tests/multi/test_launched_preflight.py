@@ -157,8 +157,8 @@ def test_good_nodes_train(cluster, tmp_path, start):
     assert states(run) == {"node1": "trains", "node2": "trains", "node3": "trains"}, text
     assert last_event(run)["status"] == "stopped_early"
     facts = json.loads((run / "run.json").read_text())
-    assert (facts["world"], facts["plan"]["nodes"]) == (3, 3)
-    assert report(run)["comm"]["world"] == 3 and "bench comm: 3 ranks on 3 nodes" in text
+    assert (facts["world_size"], facts["plan"]["nodes"]) == (3, 3)
+    assert report(run)["comm"]["world_size"] == 3 and "bench comm: 3 ranks on 3 nodes" in text
 
 
 @pytest.mark.parametrize("start", ["srun", "torchrun", "mpirun"])

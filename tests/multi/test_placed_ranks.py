@@ -47,7 +47,7 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
     ended = job.wait()
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     facts = json.loads((run / "run.json").read_text())
-    cores = [parse_cpu_list(text) for text in facts["placement"]["cores"]]
+    cores = [parse_cpu_list(text) for text in facts["cpu_binding"]["cores"]]
     assert [set(each.values()) for each in threads] == [{cores[0]}, {cores[1]}], threads
     assert all(len(each) > 3 for each in threads)  # not the main thread alone
     assert not set(cores[0]) & set(cores[1]) and {*cores[0], *cores[1]} == get_allowed_cpus()
@@ -55,7 +55,7 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
     # The cards tell two evaluation sizes.
     placed, free = ({name: without_card(each) for name, each in tensor_files(one).items()} for one in (run, unbound))
     assert placed == free
-    assert "placement" not in json.loads((unbound / "run.json").read_text())
+    assert "cpu_binding" not in json.loads((unbound / "run.json").read_text())
 
 
 @pytest.mark.nightly("two more live ranks")
@@ -81,7 +81,7 @@ def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
     assert done.returncode == 0, done.stdout
     facts = json.loads((run / "run.json").read_text())
     assert facts["launcher"] == kind and last_event(run)["status"] == "stopped_early"
-    one, other = (set(parse_cpu_list(text)) for text in facts["placement"]["cores"])
+    one, other = (set(parse_cpu_list(text)) for text in facts["cpu_binding"]["cores"])
     assert one and other and not one & other
     assert tensor_files(run) == tensor_files(unbound)
 

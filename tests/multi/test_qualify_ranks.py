@@ -53,7 +53,7 @@ def test_every_part_is_measured_on_both_ranks(tmp_path, photos):
     assert len(rows) == 14 and all(row["measured"] > 0 < row["expected"] for row in rows.values())
     for rank in found["ranks"]:
         measured = rank["measured"]
-        for task in ("classification", "ssd", "maskrcnn"):
+        for task in ("classification", "detection", "instance-segmentation"):
             assert all(measured[f"{task}/{part}"]["cpu_seconds"] > 0 for part in ("step", "photos", "input")), measured
         assert all(1 <= len(one["rates"]) <= 3 for one in measured.values()) and rank["comm"]["right"]
     assert found["advice"] or found["good"]

@@ -143,7 +143,7 @@ def test_on_another_number_of_ranks_the_data_goes_on_where_it_stopped(trainer, u
     run = interrupted_copy(unbroken(2), "fewer", 12)
     trainer.finished(run, FLAGS[2], ranks=1)
     (resumed,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "resume"]
-    assert (resumed["step"], resumed["world"]) == (12, 1)
+    assert (resumed["step"], resumed["world_size"]) == (12, 1)
     for got, wanted in zip(events(run), events(unbroken(2)), strict=True):
         assert got.keys() == wanted.keys() and got["step"] == wanted["step"]
         if got["event"] == "train":  # float noise grows with every step; other photos would cost a tenth or more at once

@@ -116,7 +116,7 @@ def test_two_ranks_fit_their_schedule_to_the_steps_that_rank_0_found(trainer, tm
     flags = "--max-images 120000 --max-time 10s --rescale-schedule --eval-every 0 --save-every 1000"
     ended = trainer.run(trainer.train(run, flags, recipe="lagging"), ranks=2)  # few steps, for the time that they take
     assert [rank.code for rank in ended] == [0, 0], said(ended)
-    fitted = json.loads((run / "run.json").read_text())["fitted"]
+    fitted = json.loads((run / "run.json").read_text())["rescaled_schedule"]
     assert 1 <= fitted["steps"] < 100 and last_event(run)["step"] == fitted["steps"]
     assert last_event(run)["status"] == "success"
 

@@ -34,14 +34,14 @@ def smaller(roles: RankRoles, holds: int, span: int, group: int) -> dict[str, ob
     places = stream_positions(
         step=0,
         rank=world.rank,
-        world=plan.world,
+        world=plan.world_size,
         global_batch_size=plan.global_batch_size,
-        forwards=plan.forwards,
-        join=plan.bn_join,
-    ).reshape(plan.forwards, -1)
+        forwards=plan.micro_batches,
+        join=plan.bn_ranks,
+    ).reshape(plan.micro_batches, -1)
     batches = [toy_batch(OBJECTS, slice(int(part[0]), int(part[-1]) + 1)) for part in places]
     TrainStep(state, plan, run.system, torch.device("cpu"), world.group)(batches, StepRates(0.1, 0.1))
-    cut = [plan.micro_batch_size, plan.forwards, plan.bn_join, plan.loss_join]
+    cut = [plan.micro_batch_size, plan.micro_batches, plan.bn_ranks, plan.loss_ranks]
     joined = {module.join for module in list_batch_norms(state.model)}
     return {"cut": cut, "joined": joined, "said": said, "weights": dict(state.model.named_parameters())}
 

@@ -76,7 +76,7 @@ def test_a_segmenter_of_the_preset_trains_the_same_anchors_of_a_real_photo() -> 
         {"model.rpn.samples_per_image": len(wanted), "model.rpn.positive_fraction": 1.0, "model.depth": 18},
     )
     with torch.device("meta"):
-        model = WORKLOADS["maskrcnn"].network.build(recipe, 80)
+        model = WORKLOADS["instance-segmentation"].network.build(recipe, 80)
     assert isinstance(model, MaskRCNNWithLoss)
     boxes, labels = outside(recorded()["photo2_boxes"]), tensor("photo2_labels")
     batch = InstanceBatch(

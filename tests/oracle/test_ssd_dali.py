@@ -88,7 +88,7 @@ def test_an_overlap_of_just_the_threshold_is_enough_for_dali(theirs) -> None:
 @pytest.mark.parametrize("number", range(5))
 def test_matching_is_box_encoders(theirs, number, form) -> None:
     """Small objects in boxes of one shape, coarse ones of equal overlap, equal objects: to the last default box."""
-    model, detector = RECIPE.model, WORKLOADS["ssd"].network.build(RECIPE, 1)
+    model, detector = RECIPE.model, WORKLOADS["detection"].network.build(RECIPE, 1)
     assert detector.corners is not None and detector.order is not None
     boxes = torch.from_numpy(theirs[f"objects_{number}"])[None]
     labels = torch.arange(1, boxes.shape[1] + 1)[None]

@@ -115,7 +115,7 @@ def test_each_of_its_crops_passes_our_rules(theirs, name) -> None:
 @pytest.mark.parametrize("number", range(5))
 def test_matching_is_encode_labels(theirs, number) -> None:
     """Small objects in boxes of one shape, coarse ones of equal overlap, equal objects: to the last default box."""
-    model, detector = RECIPE.model, WORKLOADS["ssd"].network.build(RECIPE, 1)
+    model, detector = RECIPE.model, WORKLOADS["detection"].network.build(RECIPE, 1)
     assert detector.corners is not None and detector.order is not None
     boxes = torch.from_numpy(theirs[f"objects_{number}"][:, [1, 0, 3, 2]].copy())[None]
     labels = torch.arange(1, boxes.shape[1] + 1)[None]
@@ -129,8 +129,8 @@ def test_matching_is_encode_labels(theirs, number) -> None:
 
 def test_new_layers_start_as_its_own(theirs) -> None:
     """Glorot's uniform law for kernels, each level's classes and boxes apart, and biases of zero."""
-    model = WORKLOADS["ssd"].network.build(RECIPE, 80)
-    WORKLOADS["ssd"].network.initialize(RECIPE, model, torch.Generator().manual_seed(0))
+    model = WORKLOADS["detection"].network.build(RECIPE, 80)
+    WORKLOADS["detection"].network.initialize(RECIPE, model, torch.Generator().manual_seed(0))
     first, ours = json.loads(str(theirs["first_values"])), model.network.state_dict()
     made = json.loads(str(theirs["variables"]))
     # Each variable full of its own number: under our names the numbers tell which it was.
@@ -164,7 +164,7 @@ def drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
 def test_the_network_gives_its_outputs_for_its_weights(theirs) -> None:
     """All of it, SAME padding of the max-pool and of the extra layers above all."""
     saved = {name: torch.from_numpy(drawn(name, tuple(shape))) for name, *shape in json.loads(str(theirs["variables"]))}
-    network = WORKLOADS["ssd"].network.build(RECIPE, 80).network.eval()
+    network = WORKLOADS["detection"].network.build(RECIPE, 80).network.eval()
     network.load_state_dict(from_tensorflow(saved, {}).tensors, strict=False)
     photo = np.random.RandomState(6).standard_normal((1, 300, 300, 3)).astype(np.float32)
     with torch.no_grad():

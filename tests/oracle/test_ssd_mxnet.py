@@ -41,7 +41,7 @@ def theirs() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def detector() -> SSDWithLoss:
-    return WORKLOADS["ssd"].network.build(mlperf_1024(), 1)
+    return WORKLOADS["detection"].network.build(mlperf_1024(), 1)
 
 
 def head_outputs(grids, boxes, classes: int, kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -113,7 +113,7 @@ def test_the_recipes_own_detector_has_the_references_loss(oracle) -> None:
     random = np.random.RandomState(int(oracle["loss_seed"]))
     deltas = torch.from_numpy(random.standard_normal((8, 4, 8732)).astype(np.float32)).transpose(1, 2)
     logits = torch.from_numpy(random.standard_normal((8, 81, 8732)).astype(np.float32)).transpose(1, 2)
-    detector, places = WORKLOADS["ssd"].network.build(mlperf(), 80), anchor_to_cell(grid_sizes(300))
+    detector, places = WORKLOADS["detection"].network.build(mlperf(), 80), anchor_to_cell(grid_sizes(300))
     detector.network = ReadyOutputs(logits[:, places], deltas[:, places])  # type: ignore[assignment]
     images = torch.zeros(8, 3, 8, 8, dtype=torch.uint8)
     found = detector(DetectionBatch(images=images, labels=labels, indices=torch.arange(8), boxes=boxes))

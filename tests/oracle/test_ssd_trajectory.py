@@ -33,7 +33,7 @@ LOSSES = ("loss", "class", "box")
 FEW, BEYOND = 12, 1000  # a twin is seen within so many steps, so many times SAME off
 
 RECIPE = Recipe(
-    task="ssd",
+    task="detection",
     model=SSDModel(depth=10, width=4, extra_channels=8, scales=SCALES),
     input=BoxInput(image_size=SIDE),
     global_batch_size=IMAGES,
@@ -84,7 +84,7 @@ def batches() -> list[DetectionBatch]:
 
 
 def first_model(recipe: Recipe) -> SSDWithLoss:
-    model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
+    model = WORKLOADS["detection"].network.build(recipe, CLASSES)
     init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_residual=True)
     return model
 

@@ -152,7 +152,7 @@ def test_the_loop_s_recipes_have_a_plan_on_one_gpu_long_enough_to_measure(script
         recipe = override(RECIPES[workload.recipe](), workload.changes)
         most = max_images_per_forward(estimate_recipe_memory(WORKLOADS[recipe.task], recipe, system), system)
         plan = make_plan(recipe, system, world=1, most=most, train_images=60, val_images=20)
-        assert plan.total_steps >= 300 and plan.forwards == 1, name
+        assert plan.total_steps >= 300 and plan.micro_batches == 1, name
         tiny = override(RECIPES[workload.tiny_recipe](), workload.tiny)
         assert make_plan(tiny, system, world=1, most=8, train_images=8, val_images=2).total_steps >= 3
 

@@ -33,7 +33,7 @@ def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
     assert "Traceback" not in done.stdout + done.stderr
     answers = json.loads((tmp_path / "walk" / "answers" / "predictions.json").read_text())
     assert len(answers["images"]) == 7 and all(
-        (tmp_path / "walk" / "answers" / i["picture"]).exists() for i in answers["images"]
+        (tmp_path / "walk" / "answers" / i["annotated_image"]).exists() for i in answers["images"]
     )
     events = map(json.loads, (tmp_path / "walk" / "run" / "events.jsonl").read_text().splitlines())
     assert [event["status"] for event in events if event["event"] == "end"][-1] == "stopped_early"

@@ -116,7 +116,7 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
     shape = workload.network.largest(recipe)
     batches = [
         workload.data().dummy_batch(recipe, options.images, shape, options.slots).to(world.device)
-        for _ in range(plan.forwards)
+        for _ in range(plan.micro_batches)
     ]
     return recipe, system, plan, state, step, batches
 

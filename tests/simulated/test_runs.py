@@ -172,4 +172,4 @@ def test_synthetic_batches_need_no_decoder_to_be_chosen(on_device, tmp_path: Pat
     done, _ = on_device("-m", "paceline", "train", *words, "--input.decoder", "auto")
     assert done.returncode == 0, done.stdout + done.stderr
     facts = json.loads((run / "run.json").read_text())
-    assert facts["recipe"]["input"]["decoder"] == "simplejpeg" and "feeding" not in facts
+    assert facts["recipe"]["input"]["decoder"] == "simplejpeg" and "input_rate" not in facts

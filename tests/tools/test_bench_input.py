@@ -71,21 +71,22 @@ def coco(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def contests(photos, coco):
-    finders = {"classification": (classification, photos, 32), "ssd": (ssd, coco, 64), "maskrcnn": (maskrcnn, coco, 64)}
+    finders = {"classification": (classification, photos, 32), "detection": (ssd, coco, 64)}
+    finders["instance-segmentation"] = (maskrcnn, coco, 64)
     return {task: find(data, size=size, decoders=["simplejpeg"]) for task, (find, data, size) in finders.items()}
 
 
 @pytest.mark.usefixtures("process_locks")
 @pytest.mark.parametrize("decode", ["ours", "pil", "tensor"])
-@pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
+@pytest.mark.parametrize("task", ["classification", "detection", "instance-segmentation"])
 def test_every_contender_makes_whole_batches(contests, task, decode):
     contest = contests[task]
     make = next(iter(contest.ours.values())) if decode == "ours" else lambda: loader_of(contest)(0, decode)
     with make() as take:
-        assert [take() for _ in range(2)] == [8 if task == "maskrcnn" else BATCH] * 2
+        assert [take() for _ in range(2)] == [8 if task == "instance-segmentation" else BATCH] * 2
 
 
-@pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
+@pytest.mark.parametrize("task", ["classification", "detection", "instance-segmentation"])
 def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, monkeypatch):
     hashed: list[int] = []
     # In threads of this process, where they can be counted.
@@ -113,7 +114,7 @@ def test_records_with_fetch_threads_and_bare_decoding_make_whole_batches_too(pho
 def test_torchvisions_side_has_the_masks_of_all_objects_but_crowds_at_the_same_size(contests, decode):
     from torchvision.transforms import v2
 
-    contest = contests["maskrcnn"]
+    contest = contests["instance-segmentation"]
     theirs = coco_detection(contest, v2.RandomShortestSize([64], 106, antialias=True), decode)
     assert len(theirs) == len(contest.paths) and contest.objects == sum(map(len, contest.boxes)) > len(theirs)
     for place in range(len(theirs)):
@@ -138,7 +139,7 @@ def few_contenders(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("task", ["classification", pytest.param("ssd", marks=ONE_MORE), "maskrcnn"])
+@pytest.mark.parametrize("task", ["classification", pytest.param("detection", marks=ONE_MORE), "instance-segmentation"])
 def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_path, monkeypatch, task):
     few_contenders(monkeypatch)
     out, contest = tmp_path / "results" / "input.json", contests[task]
@@ -147,7 +148,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
     assert benches.run(Printer(), ["input", *words.split(), task, "--output", str(out)]) == 0
     report = json.loads(out.read_text())
     ratios = report["ratio_of_images_per_cpu_second"]
-    assert [name.split()[1] for name in ratios] == (["simplejpeg,"] * (2 if task == "ssd" else 1))
+    assert [name.split()[1] for name in ratios] == (["simplejpeg,"] * (2 if task == "detection" else 1))
     assert all(set(of) == {"best peer", "tuned peer", "bare decode", "unchecked"} for of in ratios.values())
     assert all(of["best peer"]["low"] <= of["best peer"]["median"] <= of["best peer"]["high"] for of in ratios.values())
     assert report["best_peer"].startswith("torchvision")
@@ -156,7 +157,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
 
 
 @pytest.mark.usefixtures("process_locks")
-@pytest.mark.parametrize("task", ["classification", pytest.param("maskrcnn", marks=ONE_MORE)])
+@pytest.mark.parametrize("task", ["classification", pytest.param("instance-segmentation", marks=ONE_MORE)])
 def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contests, tmp_path, monkeypatch, capsys, task):
     monkeypatch.setattr(input_bench, "WARM_UP_SECONDS", 0.0)
     monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contests[task])

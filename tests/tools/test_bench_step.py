@@ -66,7 +66,7 @@ def test_without_a_checkout_ours_is_measured_alone_and_operations_are_refused(mo
     assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline", "paceline contiguous"]
     assert "benchmarks/" in facts["peers"]
     with pytest.raises(PacelineError, match="--part ops"):
-        benches.run(Printer(), ["step", "--task", "ssd", "--part", "ops", "--system", "cpu"])
+        benches.run(Printer(), ["step", "--task", "detection", "--part", "ops", "--system", "cpu"])
 
 
 def test_the_command_takes_several_number_formats(tmp_path, capsys, monkeypatch, told):

@@ -139,7 +139,10 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(step, "run_step_bench", lambda bench, device, tell: (tell(facts), facts)[1])
     out = tmp_path / "new" / "step.json"
     assert (
-        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", "--part", "step", "--output", str(out)])
+        benches.run(
+            Printer(),
+            ["step", "--task", "instance-segmentation", "--system", "cpu", "--part", "step", "--output", str(out)],
+        )
         == 0
     )
     printed = capsys.readouterr().out
@@ -161,9 +164,9 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
     with raises(PacelineError, message):
-        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", *flags.split()])
+        benches.run(Printer(), ["step", "--task", "instance-segmentation", "--system", "cpu", *flags.split()])
 
 
 def test_shapes_without_data_are_refused():
     with pytest.raises(RecipeError, match="--data"):
-        benches.run(Printer(), ["step", "--task", "maskrcnn", "--part", "shapes"])
+        benches.run(Printer(), ["step", "--task", "instance-segmentation", "--part", "shapes"])

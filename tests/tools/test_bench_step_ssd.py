@@ -123,7 +123,9 @@ def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
 
 def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     out = tmp_path / "new" / "step.json"
-    tiny = "--task ssd --depth 18 --batch-size 1 --image-size 64 --num-classes 2 --rounds 1 --seconds 0 --matmul-size 32"
+    tiny = (
+        "--task detection --depth 18 --batch-size 1 --image-size 64 --num-classes 2 --rounds 1 --seconds 0 --matmul-size 32"
+    )
     tiny += " --precision fp32"
     assert benches.run(Printer(), ["step", *tiny.split(), "--system", "cpu", "--part", "eval", "--output", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -142,4 +144,4 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
     with pytest.raises(PacelineError, match=message):
-        benches.run(Printer(), ["step", "--task", "ssd", "--system", "cpu", *flags.split()])
+        benches.run(Printer(), ["step", "--task", "detection", "--system", "cpu", *flags.split()])

@@ -109,7 +109,7 @@ def test_every_recipe_s_input_can_be_measured(name):
     recipe = bench_task_recipe(RECIPES[name]())
     assert recipe.input == RECIPES[name]().input
     plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=100, val_images=10)
-    assert plan.forwards == 1 and plan.micro_batch_size == recipe.global_batch_size <= 64
+    assert plan.micro_batches == 1 and plan.micro_batch_size == recipe.global_batch_size <= 64
 
 
 def report(**changes: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from paceline.config.reference_rates import RECORDED
 from paceline.tools.qualify.judgment import SLOW, UNJUDGED, cpu_cost_ratio, expected_scales, find_slowest, judge_ranks
 
 RECORD = RECORDED[0]
-STEPS = [f"{task}/step" for task in ("classification", "ssd", "maskrcnn")]
+STEPS = [f"{task}/step" for task in ("classification", "detection", "instance-segmentation")]
 
 
 def cpu_rank(rank: int = 0, *, kind_of_core: float = 1.0, share: float = 1.0, busy: float = 120.0, **changes) -> dict:
@@ -144,7 +144,7 @@ def test_scales_follow_the_tests():
 
 
 def gpu_rank(rank: int = 0, *, device: str = "NVIDIA H100 80GB HBM3", rate: float = 1.0, **changes) -> dict:
-    steps = {"classification": 7165 * rate, "ssd": 3000 * rate, "maskrcnn": 180 * rate}
+    steps = {"classification": 7165 * rate, "detection": 3000 * rate, "instance-segmentation": 180 * rate}
     measured = {}
     for task, one in steps.items():
         for part, times in (("step", 1.0), ("input", 1.2), ("photos", 0.97)):

@@ -28,9 +28,14 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
     photos = folder / "photos"
     photos.mkdir(parents=True)
     facts = {
-        **{"format": 1, "name": "classify-demo", "world": 2, "command": "paceline train classify-demo --output-dir <run>"},
+        **{
+            "format": 1,
+            "name": "classify-demo",
+            "world_size": 2,
+            "command": "paceline train classify-demo --output-dir <run>",
+        },
         **{"recipe": {"task": "classification", "global_batch_size": 64, "optim": {"lr": 0.1}, "target": targets}},
-        **{"system": {"device": "cpu"}, "plan": {"total_steps": 60}, "controls": {"data": "photos"}},
+        **{"system": {"device": "cpu"}, "plan": {"total_steps": 60}, "options": {"data": "photos"}},
         **{
             "versions": {"torch": "2.9.0"},
             "git_commit": "abc123",

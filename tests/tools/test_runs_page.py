@@ -62,7 +62,7 @@ def test_several_runs_are_compared_in_one_page_best_first_with_only_what_differs
 
 
 def test_runs_of_different_tasks_are_not_compared(runs, tmp_path, capsys):
-    other = made(tmp_path, "other", 0.1, task="maskrcnn")
+    other = made(tmp_path, "other", 0.1, task="instance-segmentation")
     said = command(capsys, "report", runs[0], other)
     assert said.code == 2 and check_text(said.err, "task", "maskrcnn")
     assert str(other) in said.err and not (tmp_path / "comparison.html").exists()
@@ -86,7 +86,7 @@ def test_the_page_of_a_folder_lists_its_runs_best_first_and_names_what_is_damage
 
 
 def test_runs_of_different_tasks_have_a_table_each_without_the_others_columns(runs, tmp_path, capsys):
-    made(tmp_path, "masked", 0.1, task="maskrcnn")
+    made(tmp_path, "masked", 0.1, task="instance-segmentation")
     assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
     first, *others = page_of(tmp_path / "list.html").text.split("Metrics")[1:]
     tables = {("masked" in table, "bb" in table) for table in (first, *others)}
@@ -116,10 +116,10 @@ def test_a_folder_without_runs_has_a_page(tmp_path, capsys):
 
 
 def test_equal_runs_have_no_difference_and_letters_go_on():
-    facts = {"recipe": {"lr": 0.1, "at": []}, "controls": {"output_dir": "x"}, "started": "now"}
-    assert find_differences([facts, {**facts, "controls": {"output_dir": "y"}, "started": "then"}]) == []
+    facts = {"recipe": {"lr": 0.1, "at": []}, "options": {"output_dir": "x"}, "started": "now"}
+    assert find_differences([facts, {**facts, "options": {"output_dir": "y"}, "started": "then"}]) == []
     assert find_differences([facts, {"recipe": {"lr": 0.1}}]) == [("recipe", [("at", ["[]", "-"])])]
-    older = {**facts, "controls": {"output_dir": "z", "patience": 0}}
+    older = {**facts, "options": {"output_dir": "z", "patience": 0}}
     assert find_differences([facts, older]) == []
-    assert find_differences([facts, {**older, "controls": {"patience": 3}}]) == [("controls", [("patience", ["0", "3"])])]
+    assert find_differences([facts, {**older, "options": {"patience": 3}}]) == [("options", [("patience", ["0", "3"])])]
     assert [run_letter(place) for place in (0, 25, 26, 51, 52)] == ["A", "Z", "AA", "AZ", "BA"]

@@ -89,7 +89,7 @@ def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(phot
     lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
     gone_on = lines.index(["classify-demo", 2])
     assert lines[gone_on + 1]["event"] == "resume" and lines[-1]["event"] == "end"
-    written = json.loads((run / "run.json").read_text())["controls"]
+    written = json.loads((run / "run.json").read_text())["options"]
     assert written["logger"] == [f"{file}:Mine"] and written["tensorboard"] is False
     assert command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again").code == 0
     assert not (tmp_path / "again" / "mine.txt").exists()  # a file's words run nobody's code

@@ -55,7 +55,7 @@ class Trainer:
 
     def batches(self, step: int) -> list[Batch]:
         images = self.plan.micro_batch_size
-        return [batch_of(self.recipe, images, 100 * step + forward) for forward in range(self.plan.forwards)]
+        return [batch_of(self.recipe, images, 100 * step + forward) for forward in range(self.plan.micro_batches)]
 
     def steps(self, first: int, last: int) -> list[dict[str, float]]:
         """Take them; -> each one's losses."""
@@ -141,7 +141,7 @@ def test_masks_replayed_for_a_few_steps_are_the_steps() -> None:
     case = CASES["maskrcnn, counted ahead"]
     recipe = small(case.task, case.changes)
     eager, replayed = trainer(recipe, case.system), trainer(recipe, case.system, capture=Recorder())
-    assert eager.plan.loss_forwards == 2  # a pass that only counts is in the graph
+    assert eager.plan.loss_micro_batches == 2  # a pass that only counts is in the graph
     assert replayed.steps(0, 2) == eager.steps(0, 2)
     assert same(replayed.tensors(), eager.tensors()) == []
 

@@ -64,7 +64,7 @@ def test_a_run_begun_with_a_copy_goes_on_without_and_back_with_the_same_bits(pho
     assert train(capsys, photos, run, "--log-every", 1, steps=2).code == 0
     said = train(capsys, photos, run, *stage, steps=3)
     assert said.code == 0 and "copied 0 files (0 bytes in 0 s), 27 already existed" in said.out, said
-    assert json.loads((run / "run.json").read_text())["controls"]["copy_data_to"] == str(tmp_path / "disk")
+    assert json.loads((run / "run.json").read_text())["options"]["copy_data_to"] == str(tmp_path / "disk")
     assert written(run) == written(tmp_path / "plain")
     said = command(capsys, "data", "clear", tmp_path / "disk")
     size = sum(path.stat().st_size for path in photos.rglob("*.jpg"))

@@ -35,11 +35,11 @@ RESNET = {"conv1.": 1, "bn1.": 1, "layer1.": 2, "layer2.": 3, "layer3.": 4, "lay
 BLOCKS = {"net.conv_stem.": 1, "net.bn1.": 1, "net.blocks.0.": 1, "net.blocks.1.": 2, "net.blocks.2.": 3,
           "net.blocks.3.": 4, "net.blocks.4.": 4, "net.blocks.5.": 5, "net.blocks.6.": 5}  # fmt: skip
 # Task -> (the trunk's name in the network, stages of a ResNet there).
-TRUNKS = {"classification": ("", 5), "ssd": ("trunk.", 4), "maskrcnn": ("backbone.body.", 5)}
+TRUNKS = {"classification": ("", 5), "detection": ("trunk.", 4), "instance-segmentation": ("backbone.body.", 5)}
 CASES = [
     *((task, "resnet") for task in TRUNKS),
     ("classification", LITE),
-    *(pytest.param(task, LITE, marks=ONE_MORE) for task in ("ssd", "maskrcnn")),
+    *(pytest.param(task, LITE, marks=ONE_MORE) for task in ("detection", "instance-segmentation")),
 ]
 
 
@@ -47,7 +47,7 @@ def recipe_of(task: str, trunk: str = "resnet", freeze: int = 0, optim: Optim | 
     shared: dict[str, Any] = {"backbone": trunk, "depth": 10, "width": 8, "freeze_stages": freeze}
     if task == "classification":
         model, given = ResNetModel(**shared), ImageInput(image_size=64)
-    elif task == "ssd":
+    elif task == "detection":
         model, given = SSDModel(**shared, extra_channels=8, extra_norm=True), BoxInput(image_size=64)
     else:
         small = {"fpn_channels": 8, "roi": RoI(fc_channels=8), "mask": MaskHead(num_convs=1)}
@@ -75,7 +75,7 @@ def stage_at(task: str, trunk: str, name: str) -> tuple[int, int]:
     prefix, stages = TRUNKS[task]
     table = RESNET if trunk == "resnet" else BLOCKS
     if trunk != "resnet":
-        stages = 3 if task == "ssd" else 5  # its maps of stride 2, 4, 8, and then 16 and 32
+        stages = 3 if task == "detection" else 5  # its maps of stride 2, 4, 8, and then 16 and 32
     name = name.removeprefix("network.")
     if not name.startswith(prefix):
         return 0, stages
@@ -124,7 +124,7 @@ def forward_of(task: str, model: Any) -> Callable[[Tensor], Tensor]:
     """Images -> a number that every layer of the trunk has a part in."""
     if task == "classification":
         return lambda images: model.network.classify(images).square().sum()
-    part = model.network if task == "ssd" else model.network.backbone
+    part = model.network if task == "detection" else model.network.backbone
     return lambda images: torch.stack([found.square().mean() for found in part(images)]).sum()
 
 
@@ -167,7 +167,7 @@ def test_freeze_stages_freezes_the_whole_backbone_or_its_first_stages():
     model.train()
     assert model.network.training and not any(norm.training for norm in model.modules() if isinstance(norm, nn.BatchNorm2d))
     for freeze, still in ((2, 3), (3, 4)):
-        body = built(recipe_of("maskrcnn", freeze=freeze)).network.backbone.body
+        body = built(recipe_of("instance-segmentation", freeze=freeze)).network.backbone.body
         beginnings = {name.partition(".")[0] for name, weight in body.named_parameters() if not weight.requires_grad}
         assert len(beginnings) == still and not body.train().layer1.training
         assert body.layer2.training == (freeze < 3) and body.layer3.training

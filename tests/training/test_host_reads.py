@@ -30,7 +30,7 @@ from paceline.training.step import TrainStep
 
 CPU, HALVES = torch.device("cpu"), System(micro_batch_size=2)
 NIGHTLY = ONE_MORE
-BY_DAY = [pytest.param("classification", marks=NIGHTLY), "ssd", pytest.param("maskrcnn", marks=NIGHTLY)]
+BY_DAY = [pytest.param("classification", marks=NIGHTLY), "detection", pytest.param("instance-segmentation", marks=NIGHTLY)]
 
 
 def stepped(task: str, device: str) -> tuple[TrainStep, list[Batch]]:
@@ -154,7 +154,7 @@ def test_no_update_on_cuda_has_anything_from_the_host(kind: str, scaled: bool) -
 @pytest.mark.filterwarnings(
     "ignore:.*should not be instantiated:DeprecationWarning"
 )  # torch 2.11's compiler does it itself
-@pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
+@pytest.mark.parametrize("task", ["classification", "detection", "instance-segmentation"])
 def test_forward_and_losses_on_cuda_are_one_graph_of_the_compiler(task: str) -> None:
     graphs = []
 

@@ -106,7 +106,7 @@ def test_a_run_keeps_what_auto_was_and_resumes_by_the_same_words(class_photos, t
     )
     words += ["--input.decoder", "auto"]
     assert command(capsys, *words, "--output-dir", run).code == 0
-    assert facts_of(run)["recipe"]["input"]["decoder"] == "simplejpeg" and "feeding" not in facts_of(run)
+    assert facts_of(run)["recipe"]["input"]["decoder"] == "simplejpeg" and "input_rate" not in facts_of(run)
     whole = tensor_files(run)
     cut_after(run, 2)
     assert command(capsys, *words, "--output-dir", run).code == 0

@@ -26,7 +26,7 @@ FACTS = {
         **{"shapes": 3, "warm_up_seconds": 4.5, "compilations": 3, "captures": 0},
         **{"micro_batch_size": 32, "memory_estimate": 2**30},
     },
-    "resume": {"checkpoint": "step-000010", "world": 2},
+    "resume": {"checkpoint": "step-000010", "world_size": 2},
     "end": {"status": "success", "best": {"top1": 0.76}},
 }
 

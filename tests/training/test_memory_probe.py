@@ -80,7 +80,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
     assert {(norm.groups, norm.forwards, norm.join) for norm in list_batch_norms(model)} == {
-        (wanted.bn_groups, wanted.forwards, wanted.bn_join)
+        (wanted.bn_groups, wanted.micro_batches, wanted.bn_ranks)
     }
     # ... and the step that follows is that of a run which began with this cut.
     small = run_of(recipe, 1, most=wanted.micro_batch_size)

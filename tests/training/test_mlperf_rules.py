@@ -94,7 +94,7 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
     """mllog.txt of a run that ends with these metrics at its second evaluation."""
     from paceline.training.logging.event_logger import log_facts
 
-    run = dataclasses.replace(run_of(name), controls=RunOptions(mlperf=who))
+    run = dataclasses.replace(run_of(name), options=RunOptions(mlperf=who))
     workload, plan = WORKLOADS[run.recipe.task], run.plan
     facts = log_facts(run, workload, parameters(name), "NVIDIA H100")
     folder.mkdir(exist_ok=True)

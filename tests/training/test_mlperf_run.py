@@ -125,9 +125,9 @@ def test_blocks_hold_their_epochs_and_their_evaluation(log):
 def test_a_repeated_run_does_not_repeat_that_caches_were_cleared(log):
     from paceline.cli.saved_request import saved_request
 
-    _, controls, facts, _ = saved_request(log.parent / "run.json", [], "train")
-    assert facts.controls["mlperf"]["cache_cleared"] and not controls.mlperf.cache_cleared
-    assert controls.mlperf.submitter == "the house"
+    _, options, facts, _ = saved_request(log.parent / "run.json", [], "train")
+    assert facts.options["mlperf"]["cache_cleared"] and not options.mlperf.cache_cleared
+    assert options.mlperf.submitter == "the house"
 
 
 def test_times_never_run_backwards(log):

@@ -102,8 +102,8 @@ def test_from_python_it_is_refused_with_the_call(tmp_path, monkeypatch):
 
 def test_made_up_batches_named_weights_and_recipes_from_scratch_need_none():
     recipe = RECIPES["ssd"]()
-    for controls in (RunOptions(synthetic=True), RunOptions(weights="none"), RunOptions(weights="a.pth")):
-        check_initial_weights("ssd", recipe, controls)
+    for options in (RunOptions(synthetic=True), RunOptions(weights="none"), RunOptions(weights="a.pth")):
+        check_initial_weights("ssd", recipe, options)
     check_initial_weights("ssd-demo", RECIPES["ssd-demo"](), RunOptions())
     with pytest.raises(RecipeError):
         check_initial_weights("ssd", recipe, RunOptions(overfit_one_batch=True))
@@ -117,7 +117,7 @@ def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do
     assert check_text(warned, "11 tensors", "(backbone)") and "--model.freeze-stages 0" in warned
     assert "BatchNorm over" not in said.out
     facts = read_run(tmp_path / "run")
-    assert facts.controls["weights"] == "none" and facts.recipe["pretrained"] == "resnet50-v1"
+    assert facts.options["weights"] == "none" and facts.recipe["pretrained"] == "resnet50-v1"
     # A run that goes on has its own weights.
     said = command(capsys, *words, "--max-steps", 2)
     assert said.code == 0 and "random values" not in said.out + said.err
@@ -129,7 +129,7 @@ def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tm
     kept = weights_cache_folder() / "mine.safetensors"
     assert said.code == 0 and f"weights {kept}: " in said.out and "BatchNorm over" in said.out
     assert kept.read_bytes() == mine.read_bytes()
-    assert read_run(tmp_path / "run").controls["weights"] == "mine"
+    assert read_run(tmp_path / "run").options["weights"] == "mine"
     mine.unlink()
     data = tmp_path / "not looked at"
     data.mkdir()

@@ -14,10 +14,10 @@ from paceline.config.system import System
 from paceline.training.small_data import check_auto, check_image_count, report_length
 
 
-def looked_at(name, photos, given=(), accelerator="cpu", **controls):
+def looked_at(name, photos, given=(), accelerator="cpu", **options):
     recipe = RECIPES[name]()
     plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=photos, val_images=4)
-    check_image_count(name, recipe, plan, RunOptions(data="mine", **controls), frozenset(given), accelerator)
+    check_image_count(name, recipe, plan, RunOptions(data="mine", **options), frozenset(given), accelerator)
 
 
 @pytest.mark.parametrize(

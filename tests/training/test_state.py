@@ -38,7 +38,7 @@ def test_what_differs_from_rank_to_rank_are_the_running_statistics_of_every_norm
 def restored(state: Any, flat: torch.Tensor | None, ranks: int) -> None:
     """What rank 1 of two takes from a checkpoint that so many ranks wrote."""
     kept = {} if flat is None else {"ranks": {"0001": flat}}
-    facts = {"world": ranks, "step": 3, "meters": {}}
+    facts = {"world_size": ranks, "step": 3, "meters": {}}
     tensors = {"model": state.model.state_dict(), "optimizer": {}, **kept}
     State.restore(state, SimpleNamespace(tensors=tensors, facts=facts), SimpleNamespace(world=2, rank=1))  # type: ignore[arg-type]
 

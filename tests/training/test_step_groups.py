@@ -33,7 +33,7 @@ def cut(loss_normalizer_images: int, most: int) -> BatchPlan:
 def step(plan: BatchPlan, objects: list[int], *, scale: float = 0.0) -> tuple[dict[str, Tensor], Toy, dict[str, Tensor]]:
     """One step of the toy from its first weights; -> (losses, the toy, gradients)."""
     toy = Toy()
-    configure_batch_norm(toy, groups=plan.bn_groups, join=1, join_group=None, forwards=plan.forwards)
+    configure_batch_norm(toy, groups=plan.bn_groups, join=1, join_group=None, forwards=plan.micro_batches)
     configure_loss_groups(toy, plan)
     # Without momentum and decay the velocity is the gradient.
     optimizer = SGD(list_named_parameters(toy, "none"), Optim(momentum=0.0, weight_decay=0.0))

@@ -47,7 +47,7 @@ def batch(objects: list[int]) -> DetectionBatch:
 def step(over: str, batches: list[DetectionBatch]):
     """-> (losses, weights afterwards, gradients' norm by the model itself over the whole batch)."""
     recipe = override(RECIPES["ssd-demo"](), {**SMALL, "model.loss_normalizer": over, "bn_batch_size": 1})
-    model = WORKLOADS["ssd"].network.build(recipe, 3)
+    model = WORKLOADS["detection"].network.build(recipe, 3)
     init_ssd(model.network, torch.Generator().manual_seed(1))
     plan = make_plan(recipe, System(), world=1, most=4, train_images=64, val_images=4)
     plan = replace(plan, forwards=len(batches), micro_batch_size=4 // len(batches))
@@ -78,7 +78,7 @@ def test_two_forwards_of_two_take_the_step_of_one_forward_of_four(over, objects)
 def test_over_the_batch_the_loss_is_the_sum_divided_by_all_positives(objects, positives):
     whole = batch(objects)
     recipe = override(RECIPES["ssd-demo"](), {**SMALL, "model.loss_normalizer": "batch"})
-    model = WORKLOADS["ssd"].network.build(recipe, 3)
+    model = WORKLOADS["detection"].network.build(recipe, 3)
     init_ssd(model.network, torch.Generator().manual_seed(1))
     configure_batch_norm(model, groups=4, join=1, join_group=None, forwards=1)
     sums = model.train()(whole)
@@ -91,7 +91,7 @@ def test_a_batch_without_any_object_has_loss_zero_and_changes_no_weight():
     before, after = (step(over, [batch([0, 0, 0, 0])]) for over in ("image", "batch"))
     for losses, _ in (before, after):
         assert float(losses["loss"]) == 0.0
-    fresh = WORKLOADS["ssd"].network.build(override(RECIPES["ssd-demo"](), SMALL), 3)
+    fresh = WORKLOADS["detection"].network.build(override(RECIPES["ssd-demo"](), SMALL), 3)
     init_ssd(fresh.network, torch.Generator().manual_seed(1))
     for name, parameter in fresh.named_parameters():
         assert torch.equal(parameter, before[1][name]) and torch.equal(parameter, after[1][name]), name

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 ROOT = Path(__file__).parents[2]
 GPU = System("cuda", precision="bf16", memory_gib=140)
-NAMES = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
+NAMES = {"classification": "resnet50", "detection": "ssd", "instance-segmentation": "maskrcnn"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def chosen(task: str, system: System = GPU, *, images: int = 100_000_000, world:
     recipe = RECIPES[NAMES[task]]()
     recipe = replace(recipe, model=replace(recipe.model, **dict(changes)), global_batch_size=256, bn_batch_size=256)
     plan = make_plan(recipe, system, world=1, most=256, train_images=100_000, val_images=10)
-    plan = replace(plan, world=world, stop_after=images // plan.global_batch_size)
+    plan = replace(plan, world_size=world, stop_after=images // plan.global_batch_size)
     return choose_forms(recipe, system, plan, WORKLOADS[task], **{"exact": False, "varied": False, **more})
 
 
@@ -49,9 +49,10 @@ def test_every_row_is_in_the_page_that_it_names() -> None:
     for row in RATES:
         page = (ROOT / row.measured / "README.md").read_text()
         assert re.search(rf"\b{row.rate:,g}\b".replace(r"\.", "."), page), f"{row}: {row.measured} does not have its rate"
+    names = NAMES | {"classification": "classification"}
     for row in LAYOUTS:
         page = (ROOT / row.measured / "README.md").read_text()
-        key = f"| {row.task}, {row.instructions}, {row.precision} |"
+        key = f"| {names[row.task]}, {row.instructions}, {row.precision} |"
         line = next((line for line in page.splitlines() if line.startswith(key)), "")
         assert f"| {row.channels_last:g} | {row.contiguous:g} |" in line, f"{row}: {row.measured} does not have it"
 
@@ -66,7 +67,11 @@ def test_no_form_has_two_rows_and_each_network_has_its_plain_form() -> None:
 
 @pytest.mark.parametrize(
     ("task", "wanted"),
-    [("classification", ("on", "on", "torch")), ("ssd", ("off", "on", "triton")), ("maskrcnn", ("off", "on", "triton"))],
+    [
+        ("classification", ("on", "on", "torch")),
+        ("detection", ("off", "on", "triton")),
+        ("instance-segmentation", ("off", "on", "triton")),
+    ],
 )
 def test_the_fastest_measured_form_is_chosen(task, wanted) -> None:
     values, reason = chosen(task)
@@ -85,13 +90,13 @@ def test_a_short_run_does_not_pay_for_compilation() -> None:
 
 def test_graphs_are_chosen_for_one_gpu_and_one_shape_only() -> None:
     assert chosen("classification", world=8, images=10**9)[0]["cuda_graph"] == "off"
-    assert chosen("maskrcnn", varied=True)[0] == {
+    assert chosen("instance-segmentation", varied=True)[0] == {
         "channels_last": "on",
         "compile": "off",
         "cuda_graph": "off",
         "kernels": "triton",
     }
-    assert chosen("maskrcnn", replace(GPU, cuda_graph="on"), varied=True)[1].startswith(
+    assert chosen("instance-segmentation", replace(GPU, cuda_graph="on"), varied=True)[1].startswith(
         "channels_last on, compile off, kernels triton"
     )
 
@@ -118,8 +123,8 @@ def test_without_a_compiler_nothing_needs_one(monkeypatch) -> None:
 
 
 def test_exact_takes_the_kernels_that_are_deterministic() -> None:
-    assert chosen("maskrcnn", exact=True)[0] == {**FORMS, "kernels": "triton"}
-    assert chosen("maskrcnn", System("cpu"), exact=True)[0] == FORMS
+    assert chosen("instance-segmentation", exact=True)[0] == {**FORMS, "kernels": "triton"}
+    assert chosen("instance-segmentation", System("cpu"), exact=True)[0] == FORMS
 
 
 CHOICES = [("auto", "on", "off"), ("auto", "on", "off"), ("auto", "on", "off"), ("auto", "torch", "triton")]
@@ -137,14 +142,16 @@ def test_a_cpu_s_layout_is_the_faster_one_of_its_instruction_set(monkeypatch) ->
     monkeypatch.setattr(
         step_variants,
         "LAYOUTS",
-        (StepSeconds("ssd", "AVX2", "fp32", 2.0, 1.0), StepSeconds("ssd", "AVX512", "fp32", 1.0, 2.0)),
+        (StepSeconds("detection", "AVX2", "fp32", 2.0, 1.0), StepSeconds("detection", "AVX512", "fp32", 1.0, 2.0)),
     )
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    values, reason = chosen("ssd", System("cpu"))
+    values, reason = chosen("detection", System("cpu"))
     assert values == {**FORMS, "channels_last": "off"} and "AVX2" in reason and "results/layouts" in reason
-    assert chosen("ssd", System("cpu", precision="bf16"))[0] == chosen("ssd", System("cpu"), world=2)[0] == FORMS
+    assert (
+        chosen("detection", System("cpu", precision="bf16"))[0] == chosen("detection", System("cpu"), world=2)[0] == FORMS
+    )
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert chosen("ssd", System("cpu"))[0] == FORMS
+    assert chosen("detection", System("cpu"))[0] == FORMS
 
 
 def test_a_run_records_its_forms_and_keeps_them_when_resumed(capsys, class_photos, tmp_path, monkeypatch) -> None:
@@ -154,10 +161,10 @@ def test_a_run_records_its_forms_and_keeps_them_when_resumed(capsys, class_photo
     said = train(capsys, class_photos, run, *more, steps=2)
     assert said.code == 0 and "channels_last off" in said.out
     facts = facts_of(run)
-    assert facts["system"]["channels_last"] == "off" and "results/layouts" in facts["forms"]
+    assert facts["system"]["channels_last"] == "off" and "results/layouts" in facts["step_variants"]
     monkeypatch.setattr(step_variants, "LAYOUTS", ())
     assert train(capsys, class_photos, run, *more, steps=3).code == 0
-    assert facts_of(run)["system"]["channels_last"] == "off" and facts_of(run)["forms"] == facts["forms"]
+    assert facts_of(run)["system"]["channels_last"] == "off" and facts_of(run)["step_variants"] == facts["step_variants"]
 
 
 def test_the_length_that_steps_asks_for_decides_and_not_the_recipes(capsys, class_photos, tmp_path, monkeypatch) -> None:

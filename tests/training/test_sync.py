@@ -18,7 +18,7 @@ from tiny_runs import refused, train, without_report
 
 from paceline._utils.errors import CheckpointError, PacelineError, RecipeError
 from paceline._utils.reporter import SILENT, Lines
-from paceline.config.run import RunOptions, check_controls
+from paceline.config.run import RunOptions, check_run_options
 from paceline.data.storage.object_store import BucketFolder
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import link_step, list_steps
@@ -231,7 +231,7 @@ def test_a_bucket_that_refuses_is_refused_before_training(tmp_path, capsys, clas
 @pytest.mark.parametrize("wrong", ["b/run", "s3://b", "https://b/run", "s3://b/run?x", "s3://b/spot one"])
 def test_what_is_no_folder_of_a_bucket_is_refused(wrong):
     with raises(RecipeError, "--sync-to", "bucket"):
-        check_controls(RunOptions(sync_to=wrong))
+        check_run_options(RunOptions(sync_to=wrong))
 
 
 def test_a_bucket_that_refuses_later_stops_no_training_and_the_end_says_what_is_not_there(
@@ -267,4 +267,4 @@ def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, m
     said = train(capsys, class_photos, tmp_path / "c", *mirrored, "--model.depth", "18", steps=12)
     refused(said, "another recipe", "model.depth", lines=12)
     assert not (tmp_path / "c").exists()
-    assert "sync_to" in json.loads((tmp_path / "a/run.json").read_text())["controls"]
+    assert "sync_to" in json.loads((tmp_path / "a/run.json").read_text())["options"]

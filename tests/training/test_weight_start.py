@@ -53,8 +53,8 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
     assert main(["eval", str(run), "--checkpoint", "last", "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out.splitlines()[-1])
     asked = parse_run_args([*words, "--ema-decay", "0.99"], RunOptions(), verb="train")
-    controls = replace(asked.controls, output_dir=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
-    request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
+    options = replace(asked.options, output_dir=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
+    request = Request(asked.name, asked.recipe, asked.system_name, asked.system, options, asked.given)
     scored = []
 
     def score_at_once(context: TrainContext, *, pending: bool) -> TrainResult:

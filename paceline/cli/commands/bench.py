@@ -240,7 +240,7 @@ def _measure_comm(flags: BenchCommFlags, system: System, launch: Launch) -> int:
 def _print_comm(facts: dict[str, Any]) -> None:
     machine = facts["machine"]
     print(
-        f"{facts['world']} ranks on {facts['nodes']} node{'s'[: facts['nodes'] > 1]}, {facts['backend']}, {facts['device']}, "
+        f"{facts['world_size']} ranks on {facts['nodes']} node{'s'[: facts['nodes'] > 1]}, {facts['backend']}, {facts['device']}, "
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]:.1f}; torch {facts['torch']}. "
         "Times are of the slowest rank; GB/s are for the median time."
     )

@@ -1,7 +1,7 @@
 """`paceline bench input --data DIR`: photos to training batches beside torchvision in a DataLoader; loader simulations.
 
 With a recipe's name first: each stage of that recipe's input (--emulate: whether it keeps an accelerator busy).
-With `--task ssd` the photos' boxes go along, with `--task maskrcnn` their boxes and masks.
+With `--task detection` the photos' boxes go along, with `--task instance-segmentation` their boxes and masks.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
         description="Time each stage of this recipe's input and all stages together, measure their limits, and recommend flags.",
         printer=printer,
     )
-    flags = args.controls
+    flags = args.options
     check_user_file(flags.output or "", "--output")
     if not 0 < flags.seconds <= 600:
         raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0 and at most 600.")

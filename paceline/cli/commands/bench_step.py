@@ -116,9 +116,9 @@ def bench_ssd(flags: BenchStepFlags) -> int:
     _parts(flags, ("all", "ops", "step", "eval"))
     depth = flags.depth or 34
     if depth not in (18, 34):
-        raise PacelineError(f"--depth {depth}: must be 18 or 34 with --task ssd.")
+        raise PacelineError(f"--depth {depth}: must be 18 or 34 with --task detection.")
     if flags.image_size and flags.image_size < 64:
-        raise PacelineError(f"--image-size {flags.image_size}: must be at least 64 pixels with --task ssd.")
+        raise PacelineError(f"--image-size {flags.image_size}: must be at least 64 pixels with --task detection.")
     bench = SSDBench(
         batch=flags.batch_size or 8, depth=depth, size=flags.image_size or 300, classes=flags.num_classes,
         **_common(flags, "fp32"),
@@ -136,7 +136,7 @@ def bench_maskrcnn(flags: BenchStepFlags) -> int:
         return _shapes(flags)
     depth = flags.depth or 50
     if depth not in (18, 34, 50, 101):
-        raise PacelineError(f"--depth {depth}: must be 18, 34, 50, or 101 with --task maskrcnn.")
+        raise PacelineError(f"--depth {depth}: must be 18, 34, 50, or 101 with --task instance-segmentation.")
     for name in ("height", "width"):
         if getattr(flags, name) < 64 or getattr(flags, name) % 32:
             raise PacelineError(
@@ -157,7 +157,7 @@ def bench_maskrcnn(flags: BenchStepFlags) -> int:
     return _measure(flags, bench, f"Mask R-CNN, ResNet-{depth}, {size}, {bench.classes} classes")
 
 
-STEPS = {"classification": bench_classification, "ssd": bench_ssd, "maskrcnn": bench_maskrcnn}
+STEPS = {"classification": bench_classification, "detection": bench_ssd, "instance-segmentation": bench_maskrcnn}
 
 
 def _measure(flags: BenchStepFlags, bench: StepBench, title: str) -> int:
@@ -194,7 +194,9 @@ def _shapes(flags: BenchStepFlags) -> int:
     from paceline.config.maskrcnn import InstanceInput
 
     if flags.data is None:
-        raise RecipeError("--data is required, with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
+        raise RecipeError(
+            "--data is required, with masks: paceline bench step --task instance-segmentation --part shapes --data DIR"
+        )
     batch = flags.batch_size or 2
     facts = require_peers("shapes_maskrcnn", "--part shapes").count_shapes(
         flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1

@@ -32,8 +32,8 @@ from paceline.config.run import (
     FOLD,
     RunOptions,
     RunRecord,
-    check_controls,
     check_fold,
+    check_run_options,
     from_json,
     refuse_synthetic,
     relative_data,
@@ -63,7 +63,7 @@ class EvalSubject:
     recipe: Recipe  # the run's, or the one that the weights fit
     facts: RunRecord | None  # run.json's; None for weights
     system: System  # where to compute
-    controls: RunOptions  # data set, images and fold of the run's own evaluations
+    options: RunOptions  # data set, images and fold of the run's own evaluations
     checkpoints: Sequence[str]  # their names
 
 
@@ -95,9 +95,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
     choose_kernels(system)
-    controls = _chosen_photos(flags, subject)
+    options = _chosen_photos(flags, subject)
     requested = {"checkpoint": flags.checkpoint, "batch": flags.batch_size, "split": flags.split}
-    alike = request_fingerprint("eval", recipe, system, controls, **requested) if launch.world > 1 else None
+    alike = request_fingerprint("eval", recipe, system, options, **requested) if launch.world > 1 else None
     with apply_environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_distributed(launch, device=device, facts=alike, secret_folder=flags.run))
@@ -107,7 +107,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             reporter.line(note)
         placed = to_the_end.enter_context(bind_cores(system, world, reporter))
         threads = set_threads(system, world, reporter, placed.share)
-        task = _open(flags, subject, controls, world, reporter)
+        task = _open(flags, subject, options, world, reporter)
         world.assert_equal(data_fingerprint(task), "data")
         rank_info = InputRank(world.rank, world.world, device, threads["loader"])
         source = [describe_class_source(flags.run, task)] if subject.facts is None and not answers else []
@@ -161,8 +161,8 @@ def _run(flags: EvalFlags, world: int) -> EvalSubject:
                 flag = f"--{name.replace('_', '-')} {value}"
                 raise PacelineError(f"{flag}: not supported for the graph {flags.run}, which runs on the CPU. Remove it.")
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.task_file)
-    saved = from_json(RunOptions(), facts.controls, f"{flags.run}: controls")
-    check_controls(saved)
+    saved = from_json(RunOptions(), facts.options, f"{flags.run}: options")
+    check_run_options(saved)
     if facts.plan:
         read_saved_count(facts, "micro_batch_size")
     names = [flags.checkpoint]
@@ -185,10 +185,10 @@ def _scored_alone(answers: ExternalScores) -> EvalSubject:
 
 def _chosen_photos(flags: EvalFlags, subject: EvalSubject) -> RunOptions:
     """Which photos are scored. Raises RecipeError for a half of a fold's."""
-    own = RunOptions(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
+    own = RunOptions(data=flags.data or subject.options.data) if flags.elsewhere else subject.options
     limit, half = flags.max_val_images or own.max_val_images, flags.val_subset or own.val_subset
-    check_fold(controls := replace(own, max_val_images=limit, val_subset=half))
-    return controls
+    check_fold(options := replace(own, max_val_images=limit, val_subset=half))
+    return options
 
 
 def is_graph(path: Path) -> bool:
@@ -248,22 +248,22 @@ def _own_flags() -> Iterator[None]:
         raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
 
 
-def _open(flags: EvalFlags, subject: EvalSubject, controls: RunOptions, world: DistContext, reporter: Reporter) -> Task:
+def _open(flags: EvalFlags, subject: EvalSubject, options: RunOptions, world: DistContext, reporter: Reporter) -> Task:
     from paceline.training.open_data import open_task
 
     if subject.facts is not None:
         refuse_synthetic(subject.facts, flags.run, "score")
     try:
         manifest = _held_out(flags, subject, world, reporter) if flags.elsewhere else None
-        task = open_task(subject.recipe, controls, world, reporter, manifest=manifest, scored=True)
+        task = open_task(subject.recipe, options, world, reporter, manifest=manifest, scored=True)
     except PacelineError as problem:
-        if flags.elsewhere or not subject.controls.data:
+        if flags.elsewhere or not subject.options.data:
             raise
         raise DataError(
-            f"{flags.run}: the dataset {subject.controls.data!r} in its run.json is not usable. Use --data DIR. {problem}"
+            f"{flags.run}: the dataset {subject.options.data!r} in its run.json is not usable. Use --data DIR. {problem}"
         ) from None
     if subject.facts is not None and manifest is None:
-        check_classes(task, subject.facts, controls.data)
+        check_classes(task, subject.facts, options.data)
     return task
 
 
@@ -349,7 +349,7 @@ def check_classes(task: Task, facts: RunRecord, data: str) -> None:
         return
     missing, extra = sorted(set(map(str, then)) - set(now)), sorted(set(now) - set(map(str, then)))
     raise DataError(
-        f"--data {data or facts.controls['data']}: its classes differ from those of the run. "
+        f"--data {data or facts.options['data']}: its classes differ from those of the run. "
         f"Missing: {', '.join(missing[:5]) or 'none'}; unknown: {', '.join(extra[:5]) or 'none'}; "
         f"{len(now)} classes in the dataset, {len(then)} in the run."
     )

@@ -24,7 +24,7 @@ from paceline.cli.saved_request import saved_request
 from paceline.config.constraints import Help
 from paceline.config.mlperf import check_submission
 from paceline.config.published import published_for
-from paceline.config.run import RunOptions, check_controls, get_initial_weights
+from paceline.config.run import RunOptions, check_run_options, get_initial_weights
 from paceline.distributed.comm.environment import check_interface
 from paceline.distributed.comm.exit_code import EXIT_CODES, INTERRUPTED
 from paceline.distributed.comm.interfaces import list_interfaces
@@ -70,14 +70,14 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in HELP:
         explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), arguments)
     args, repeats = _parsed(printer, arguments)
-    flags: LaunchFlags = replace(args.controls, slurm=_slurm_batch(args))
-    check_controls(flags)
+    flags: LaunchFlags = replace(args.options, slurm=_slurm_batch(args))
+    check_run_options(flags)
     check_submission(flags.mlperf, args.recipe)
     check_launch_config(flags)
     if not 0 <= flags.num_trials <= MAX_TRIALS:
         raise PacelineError(f"--num-trials {flags.num_trials}: must be from 0 (one run) to {MAX_TRIALS:,}.")
     folders = _trial_folders(Path(flags.output_dir), flags.num_trials) if flags.output_dir else []
-    request = replace(args.request(format_command("launch", *arguments), repeats=repeats), controls=flags)
+    request = replace(args.request(format_command("launch", *arguments), repeats=repeats), options=flags)
     check_weights_named(request, *(folders or [flags.output_dir]))
     if flags.num_trials and flags.sync_to:
         raise PacelineError(
@@ -110,7 +110,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     named = _weights_file(printer, flags)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
-        check_not_finished(replace(request, controls=replace(flags, output_dir=str(folder))), SINGLE)
+        check_not_finished(replace(request, options=replace(flags, output_dir=str(folder))), SINGLE)
         check_request(args.recipe, here)
         job = make_job(
             ("train", *words, "--output-dir", str(folder), *more),
@@ -161,7 +161,7 @@ def _weights_file(printer: Printer, flags: LaunchFlags) -> str:
 
 def _slurm_batch(args: ParsedArgs) -> BatchOptions:
     """--slurm, with the network that was published for exactly this."""
-    batch, published = args.controls.slurm, published_for(args.name, args.system_name, args.controls.nodes)
+    batch, published = args.options.slurm, published_for(args.name, args.system_name, args.options.nodes)
     if published is None or not published.slurm_network or "slurm.network" in args.given:
         return batch
     return replace(batch, network=published.slurm_network)
@@ -213,8 +213,8 @@ def _parsed(printer: Printer, arguments: Sequence[str]) -> tuple[ParsedArgs, boo
         if is_folder(arguments[0]):
             raise PacelineError(f"{arguments[0]}: is a folder. To repeat a run, use {arguments[0]}/run.json")
         return parse_run_args(arguments, LaunchFlags(), verb="launch", printer=printer), False
-    base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
-    flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(RunOptions)})
+    base, options, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
+    flags = LaunchFlags(**{field.name: getattr(options, field.name) for field in fields(RunOptions)})
     return parse_run_args(words, flags, verb="launch", base=base, printer=printer), True
 
 

@@ -78,7 +78,7 @@ def _tasks() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "about": f"{workload.about}; first recipe: {workload.start}",
+            "about": f"{workload.about}; start with: paceline train {workload.start}",
             "data": workload.layout,
             "headline": workload.reporting.headline,
             "recipes": recipes[name],

@@ -77,7 +77,7 @@ class ShowArgs:
 
     asked: ParsedArgs  # the parsed flags
     words: Sequence[str]  # of the command line, with those of a published row's machine
-    controls: RunOptions  # of the run
+    options: RunOptions  # of the run
     run: Path  # the run, or a file that `export` wrote; empty: a recipe
     facts: RunRecord  # its run.json, or its card
     about_row: Sequence[str]  # of a published row
@@ -98,13 +98,13 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in HELP:
         explain("plan RECIPE|RUN", ABOUT, PlanFlags(), arguments)
     shown = _read(printer, arguments)
-    args, flags = shown.asked, shown.asked.controls
+    args, flags = shown.asked, shown.asked.options
     if flags.compare_with:
         return _print_difference(printer, shown)
     if flags.nodes < 1 or flags.world_size < 0:
         raise RecipeError("--nodes must be 1 or more, --world-size 0 (automatic) or more.")
     check_rates(flags.images_per_second, flags.network_gbit)
-    controls = _with_fold(shown.controls, flags, args.given)
+    options = _with_fold(shown.options, flags, args.given)
     if flags.auto_config:
         check_auto(args.name, repeats=shown.repeats)
     check_request(args.recipe, flags.data)
@@ -116,7 +116,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         printer.note(line)
     if not (flags.world_size or shown.repeats) and (text := args.note_published()):
         printer.note(text)
-    recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=args), controls, reporter)
+    recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=args), options, reporter)
     if shown.facts.plan.get("nodes") and not args.given & {"nodes", "world_size", "system", "system.ranks_per_node"}:
         plan = replace(plan, nodes=read_saved_count(shown.facts, "nodes"))
     own = None
@@ -133,7 +133,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
         return 0
     rows: list[Row] = [(head, [line] if head == "model" else line.split(", ")) for head, line in card.items()]
-    named = flags.weights or controls.weights
+    named = flags.weights or options.weights
     rows += describe(args.name, recipe, args.system_name, args.system, plan, memory, weights=named)
     rows += _fold(facts)
     measured = run_file(shown.run) if shown.repeats else args.name
@@ -149,19 +149,19 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _read(printer: Printer, arguments: Sequence[str]) -> ShowArgs:
     """The command line, and the run.json that it names. Raises PacelineError as `parse_run_args` and `saved_request`."""
-    base, defaults, controls, path, facts = None, PlanFlags(), RunOptions(), Path(), RunRecord()
+    base, defaults, options, path, facts = None, PlanFlags(), RunOptions(), Path(), RunRecord()
     if arguments and _is_run(arguments[0]):
         path = Path(arguments[0])
-        base, controls, facts, arguments = saved_request(path, arguments[1:], "plan")
-        defaults = _of_run(facts, controls)
+        base, options, facts, arguments = saved_request(path, arguments[1:], "plan")
+        defaults = _of_run(facts, options)
     words, about_row = with_machine_flags(arguments)
     args = parse_run_args(words, defaults, verb="plan", base=base, printer=printer)
-    flags = args.controls
+    flags = args.options
     if base is not None and flags.data:
         # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
-        limits = {"train_images": controls.max_train_images, "val_images": controls.max_val_images}
+        limits = {"train_images": options.max_train_images, "val_images": options.max_val_images}
         flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in args.given})
-    return ShowArgs(replace(args, controls=flags), tuple(words), controls, path, facts, about_row)
+    return ShowArgs(replace(args, options=flags), tuple(words), options, path, facts, about_row)
 
 
 def _is_run(word: str) -> bool:
@@ -169,19 +169,19 @@ def _is_run(word: str) -> bool:
 
 
 def _planned(
-    shown: ShowArgs, controls: RunOptions, reporter: Reporter
+    shown: ShowArgs, options: RunOptions, reporter: Reporter
 ) -> tuple[Recipe, BatchPlan, MemoryEstimate, RunRecord, str]:
     """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
     --auto-config the command that trains so)."""
     from paceline.models.memory_estimate import estimate_recipe_memory, max_images_per_forward
     from paceline.training.factory import check_weights
 
-    args, flags, facts = shown.asked, shown.asked.controls, shown.facts
+    args, flags, facts = shown.asked, shown.asked.options, shown.facts
     recipe, system, classes = args.recipe, args.system, len(shown.facts.classes)
     workload = get_workload(recipe.task)
     task, to_train = None, ""
     if flags.data:
-        task, recipe, to_train = _opened(shown, controls, reporter)
+        task, recipe, to_train = _opened(shown, options, reporter)
         facts = replace(facts, data=task.facts)
         data, memory = task.data, task.memory(system)
         images, classes = (data.train_images, data.val_images), len(data.classes)
@@ -215,7 +215,7 @@ def _planned(
 
 def _print_difference(printer: Printer, shown: ShowArgs) -> int:
     """The values in which the recipe differs from that of --compare-with, which is a recipe or a run."""
-    name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.controls
+    name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.options
     if _is_run(flags.compare_with):
         (other_name, other, _, _), *_ = saved_request(Path(flags.compare_with), (), "plan")
     else:
@@ -247,17 +247,17 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     return ["", title, *format_recipe_table(results, heads, text_width())]
 
 
-def _of_run(facts: RunRecord, controls: RunOptions) -> PlanFlags:
+def _of_run(facts: RunRecord, options: RunOptions) -> PlanFlags:
     """The ranks and images of a run; a file that was never trained here has none."""
     if not facts.plan:
         return PlanFlags()
     evaluating = read_saved_count(facts, "eval_ranks") if facts.plan.get("eval_ranks") else 0
     return PlanFlags(
-        world_size=facts.world + evaluating,
+        world_size=facts.world_size + evaluating,
         dedicated_eval_ranks=evaluating,
         train_images=read_saved_count(facts, "train_images"),
         # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
-        val_images=0 if controls.synthetic else read_saved_count(facts, "val_images"),
+        val_images=0 if options.synthetic else read_saved_count(facts, "val_images"),
     )
 
 
@@ -278,16 +278,16 @@ def _time(run: Path) -> list[Row]:
     return [(head, [f"{name} {took}: {shares}"]) for head, (name, (took, shares)) in zip(("time", ""), went.items())]
 
 
-def _with_fold(controls: RunOptions, flags: PlanFlags, explicit: Collection[str]) -> RunOptions:
-    """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
+def _with_fold(options: RunOptions, flags: PlanFlags, explicit: Collection[str]) -> RunOptions:
+    """The options of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
     named = {name: getattr(flags, name) for name in ("num_folds", "fold") if name in explicit}
     if flags.auto_config and not flags.data:
         raise RecipeError("--auto-config: requires a dataset. Add --data DIR.")
     if named and not flags.data:
         raise RecipeError("--num-folds and --fold: require a dataset. Add --data DIR.")
-    controls = replace(controls, **named)
-    check_fold(controls)
-    return controls
+    options = replace(options, **named)
+    check_fold(options)
+    return options
 
 
 def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, Recipe, str]:
@@ -305,22 +305,22 @@ def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, 
     from paceline.training.open_data import reopen_task
     from paceline.training.resolve import resolve_targets
 
-    args, flags, system = shown.asked, shown.asked.controls, shown.asked.system
+    args, flags, system = shown.asked, shown.asked.options, shown.asked.system
     fold = {name: getattr(own, name) for name in FOLD}
-    controls = RunOptions(data=flags.data, max_train_images=flags.train_images, max_val_images=flags.val_images, **fold)
+    options = RunOptions(data=flags.data, max_train_images=flags.train_images, max_val_images=flags.val_images, **fold)
     to_train = ""
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(args.recipe, controls, world, reporter)
+        task = open_task(args.recipe, options, world, reporter)
     if flags.auto_config:
         ranks = count_training_ranks(count_ranks(flags, args.given, system.ranks_per_node), flags.dedicated_eval_ranks)
         cpu = system.device == "cpu"
-        result = apply_auto(task, args.recipe, controls, args.given, cpu=cpu, ranks=ranks, reporter=reporter)
-        task = reopen_task(task, result.recipe, controls)
+        result = apply_auto(task, args.recipe, options, args.given, cpu=cpu, ranks=ranks, reporter=reporter)
+        task = reopen_task(task, result.recipe, options)
         first = flags.weights or pretrained_for(args.recipe)
         weights = ("--weights", first) if first else ()
         typed = format_command("train", *remove_flags(shown.words, flags, PlanFlags, ()), "--data", flags.data, *weights)
         to_train = command_without(typed, result.facts)
-    return task, resolve_targets(task.recipe, controls, args.given, task, reporter, repeats=shown.repeats), to_train
+    return task, resolve_targets(task.recipe, options, args.given, task, reporter, repeats=shown.repeats), to_train
 
 
 # A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:

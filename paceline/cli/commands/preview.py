@@ -43,7 +43,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in HELP:
         explain("preview RECIPE", ABOUT, PreviewFlags(), arguments)
     args = parse_run_args(arguments, PreviewFlags(), verb="preview", printer=printer)
-    flags = args.controls
+    flags = args.options
     if flags.num_images < 1 or flags.columns < 1 or flags.step < 0:
         raise RecipeError("--num-images and --columns must be 1 or more, and --step must be 0 or more.")
     check_user_file(flags.output)

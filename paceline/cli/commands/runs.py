@@ -155,10 +155,10 @@ def group_key(facts: RunRecord, fold: Mapping[str, Any]) -> str:
     """Equal exactly where nothing but fold and seed is another."""
     recipe = {name: value for name, value in facts.recipe.items() if name != "seed"}
     plain = asdict(RunOptions())
-    controls = {name: facts.controls.get(name, plain[name]) for name in DECIDE}
+    options = {name: facts.options.get(name, plain[name]) for name in DECIDE}
     data = fold.get("data") or facts.data.get("hash")
     return json.dumps(
-        [facts.name, recipe, controls, data, [fold.get(name) for name in ("of", "seed", "group")]], sort_keys=True
+        [facts.name, recipe, options, data, [fold.get(name) for name in ("of", "seed", "group")]], sort_keys=True
     )
 
 

@@ -39,22 +39,22 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         print(USAGE + "\n".join(f"  {name}" for name in own))
         print("\nAll recipes: paceline list recipes. Flags of a recipe: paceline train RECIPE --help")
         return 0 if arguments else 2
-    base, controls, notes = None, RunOptions(), []
+    base, options, notes = None, RunOptions(), []
     if arguments[0].endswith(".json"):
-        base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
-        args = parse_run_args(words, controls, verb="train", base=base, printer=printer)
+        base, options, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
+        args = parse_run_args(words, options, verb="train", base=base, printer=printer)
         for name in ("data", "weights"):
-            if (path := getattr(args.controls, name)) and name not in args.given and is_first_on_node():
+            if (path := getattr(args.options, name)) and name not in args.given and is_first_on_node():
                 notes.append(escape_line(f"--{name} {path!r}: from {arguments[0]}"))
     else:
         if is_folder(arguments[0]):
             raise RecipeError(f"{arguments[0]}: is a folder. To repeat a run, use {arguments[0]}/run.json")
-        args = parse_run_args(arguments, controls, verb="train", printer=printer)
+        args = parse_run_args(arguments, options, verb="train", printer=printer)
     launch = read_launch(os.environ)
     request = args.request(format_command("train", *arguments), repeats=base is not None)
     validate(request, launch)
 
-    with open_console(args.controls, launch.rank) as console:
+    with open_console(args.options, launch.rank) as console:
         for note in notes:
             console.warning(note)
         console.doing("starting")

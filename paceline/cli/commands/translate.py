@@ -95,7 +95,7 @@ def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]
     from paceline.tools.migrate.table import TrainingSize
 
     args = parse_run_args(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
-    recipe, controls = args.recipe, args.controls
+    recipe, options = args.recipe, args.options
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
         recipe,
@@ -104,27 +104,27 @@ def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]
         ),  # of no number here, and refused where this machine has no such device
         world=devices,
         most=recipe.global_batch_size,
-        train_images=controls.max_train_images or train,
-        val_images=controls.max_val_images or val,
+        train_images=options.max_train_images or train,
+        val_images=options.max_val_images or val,
     )
-    plan = limit_steps(plan, steps=controls.max_steps)
+    plan = limit_steps(plan, steps=options.max_steps)
     schedule = recipe.schedule
     ends = (
-        plan.boundaries if schedule.name == "multistep" else () if schedule.name == "constant" else (plan.schedule_steps,)
+        plan.milestones if schedule.name == "multistep" else () if schedule.name == "constant" else (plan.decay_end_step,)
     )
     size = TrainingSize(
         global_batch_size=plan.global_batch_size,
         batch_per_device=plan.images_per_rank,
-        devices=plan.world,
+        devices=plan.world_size,
         steps_per_epoch=plan.steps_per_epoch,
-        epochs=plan.stop_after / plan.steps_per_epoch if controls.max_steps else recipe.epochs,
+        epochs=plan.stop_after / plan.steps_per_epoch if options.max_steps else recipe.epochs,
         steps=plan.stop_after,
         lr=recipe.optim.lr,
         warmup_steps=round(plan.warmup_steps, 6),
         decay=schedule.name,
         decay_steps=tuple(round(end, 6) for end in ends),
         weight_decay=recipe.optim.weight_decay,
-        weights=str(controls.weights) or "none",
+        weights=str(options.weights) or "none",
         target=" ".join(f"{name} {value:g}" for name, value in recipe.target) or "none",
     )
     return asdict(size)

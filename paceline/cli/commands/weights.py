@@ -305,7 +305,7 @@ def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsInspectFl
     file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
     args = parse_run_args([name, *words], _RecipeFlags(), verb="weights inspect FILE --recipe", printer=printer)
     called = " ".join([name, *(word for word in words if word != "--all-tensors")])
-    return WeightsInspectFlags(file, called, args.controls.all_tensors), args
+    return WeightsInspectFlags(file, called, args.options.all_tensors), args
 
 
 def _of_its_run(printer: Printer, path: Path) -> dict[str, Recipe]:

@@ -55,6 +55,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 # First part of the names of our own recipes -> the recipe of their network, where the two differ.
 NETWORKS = {"classify": "resnet50"}
+# Task -> its recipe of the published network.
+OF_TASK = {"detection": "ssd", "instance-segmentation": "maskrcnn"}
 # Ending of a name -> what such recipes are for; the menus are in this order.
 GROUPS = {
     "-finetune": "for your own data",
@@ -87,4 +89,6 @@ def find_base(name: str, task: str) -> str:
     """
     parts = re.split("[-@]", name)
     before = [name[: len("-".join(parts[:count]))] for count in range(len(parts) - 1, 0, -1)]
-    return next((one for one in (*before, NETWORKS.get(parts[0], task)) if one in RECIPES and one != name), "")
+    return next(
+        (one for one in (*before, NETWORKS.get(parts[0], OF_TASK.get(task, ""))) if one in RECIPES and one != name), ""
+    )

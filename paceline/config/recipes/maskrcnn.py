@@ -93,7 +93,7 @@ def mlperf() -> MaskRCNNRecipe:
     80,000.
     """
     return Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         # 2,000 proposals for a device's two images.
         model=replace(
             MLPERF_MODEL,
@@ -213,7 +213,7 @@ def gluoncv(
     Gradient elements are clipped to 1.5. Source: scripts/instance/mask_rcnn of GluonCV, its benchmark's README.
     """
     return Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         model=replace(GLUONCV_MODEL, loss_normalizer_images=per_gpu),
         input=GLUONCV_INPUT,
         target_data="coco",
@@ -252,7 +252,7 @@ def finetune() -> MaskRCNNRecipe:
     average, and torchvision's rules. Heads for other classes are initialized again.
     """
     return Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         model=MaskRCNNModel(),
         input=InstanceInput(exif="apply", skip_empty=False),
         target_data="coco",
@@ -300,7 +300,7 @@ def demo() -> MaskRCNNRecipe:
     learned half as fast. Measured: results/maskrcnn-demo.
     """
     return Recipe(
-        task="maskrcnn",
+        task="instance-segmentation",
         model=MaskRCNNModel(
             depth=10,
             width=32,

@@ -61,7 +61,7 @@ def mlperf(global_batch_size: int = 32, *, warmup: float = 0.0, bn_batch_size: i
     with images of the next epoch.
     """
     return Recipe(
-        task="ssd",
+        task="detection",
         model=SSDModel(parity=SSDParity(box_order="anchor")),
         input=BoxInput(),
         target_data="coco",
@@ -116,7 +116,7 @@ def mxnet(
     """
     points = () if later else (40, 50, 55, 60, 65, 70, 75, 80)
     return Recipe(
-        task="ssd",
+        task="detection",
         model=MXNET_MODEL,
         input=MXNET_INPUT,
         target_data="coco",
@@ -213,7 +213,7 @@ def gaudi(global_batch_size: int = 128, *, per_card: int = 128, epochs: float = 
     """
     later = 1 + shift / 10
     return Recipe(
-        task="ssd",
+        task="detection",
         model=GAUDI_MODEL,
         input=GAUDI_INPUT,
         target_data="coco",
@@ -290,7 +290,7 @@ def finetune() -> SSDRecipe:
     The recipe trains for 30 epochs with a cosine schedule and a weight average. Heads for other classes are initialized again.
     """
     return Recipe(
-        task="ssd",
+        task="detection",
         model=SSDModel(),
         input=BoxInput(exif="apply", skip_empty=False, train_on_crowd=False),
         target_data="coco",
@@ -349,7 +349,7 @@ def demo() -> SSDRecipe:
     Measured: results/ssd-demo.
     """
     return Recipe(
-        task="ssd",
+        task="detection",
         model=SSDModel(
             depth=10,
             width=32,

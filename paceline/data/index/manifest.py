@@ -92,7 +92,7 @@ class Split:
     content_hash: str
     unreadable: tuple[ExcludedFile, ...]
     rotated: int  # EXIF asks for a rotation or mirroring; recipes ignore or apply it
-    greyscale: int
+    grayscale: int
     cmyk: int
     not_jpeg: int
     misnamed: int  # content is of another format than the suffix; decoded by content

@@ -277,7 +277,7 @@ def describe_split(
             ExcludedFile(os.fsdecode(photos.names[i]), int(result.sizes[i]), result.reasons[i]) for i in left_out.tolist()
         ),
         rotated=count(ROTATED),
-        greyscale=count(verify_image.GREYSCALE),
+        grayscale=count(verify_image.GRAYSCALE),
         cmyk=count(verify_image.CMYK),
         not_jpeg=count(verify_image.NOT_JPEG),
         misnamed=count(verify_image.MISNAMED),

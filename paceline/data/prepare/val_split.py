@@ -198,25 +198,25 @@ def _connected(keys: Sequence[bytes], digests: np.ndarray | None) -> list[int]:
     return [top(i) for i in range(len(keys))]
 
 
-def with_fold(manifest: Manifest, controls: RunOptions, reporter: Reporter = SILENT) -> Manifest:
-    """The manifest with its "val" being one fold of its training photos, as the controls ask; nothing is written.
+def with_fold(manifest: Manifest, options: RunOptions, reporter: Reporter = SILENT) -> Manifest:
+    """The manifest with its "val" being one fold of its training photos, as the options ask; nothing is written.
 
     The reporter gets a line for classes of boxes that the fold lacks, or that only it has.
     Raises DataError where the photos cannot be divided so.
     """
     if "train" not in manifest.splits:
         raise DataError(f"{manifest.called}: has no training images to divide into --num-folds.")
-    index, folds = open_split(manifest, "train"), controls.num_folds
-    group = controls.group_by or str((manifest.request or {}).get("group_by", ""))
+    index, folds = open_split(manifest, "train"), options.num_folds
+    group = options.group_by or str((manifest.request or {}).get("group_by", ""))
     prefix = f"{manifest.splits['train'].folder}/"
     names = [os.fsdecode(index.relative_name(i)).removeprefix(prefix) for i in range(len(index))]
     try:
-        units = group_units(names, ValSplit(1 / folds, controls.fold_seed, group), index.extra.get("digests"))
+        units = group_units(names, ValSplit(1 / folds, options.fold_seed, group), index.extra.get("digests"))
     except DataError as problem:  # of the pattern
         raise DataError(str(problem).replace("--group-by", "--group-by")) from None
     photos, labels = _labels(manifest, index)
     parts = assign_folds(units, photos, labels, len(manifest.classes), folds)
-    fold = Fold(controls.fold, folds, controls.fold_seed, group, parts == controls.fold - 1)
+    fold = Fold(options.fold, folds, options.fold_seed, group, parts == options.fold - 1)
     for line in _check(parts, units, photos, labels, manifest, fold):
         reporter.line(line)
     return replace(manifest, splits={**manifest.splits, "val": manifest.splits["train"]}, fold=fold)

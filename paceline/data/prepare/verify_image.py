@@ -26,7 +26,7 @@ from paceline.data.transforms.image_io import (
 )
 
 # Bits of the index's `flags` array. The others are the EXIF orientation's: ROTATED, 4, and the three highest.
-GREYSCALE = 1
+GRAYSCALE = 1
 CMYK = 2
 NOT_JPEG = 8
 MISNAMED = 16  # content is another format than the suffix says
@@ -94,7 +94,7 @@ def decode(data: bytes) -> tuple[str, int, int, int]:
         raise InvalidImage(_reason(data, error)) from None
     if content == "JPEG" and not _has_end(data):
         raise InvalidImage("truncated: the JPEG's end marker is missing")
-    gray = GREYSCALE if mode in GRAY_MODES else 0
+    gray = GRAYSCALE if mode in GRAY_MODES else 0
     cmyk = CMYK if mode == "CMYK" else 0
     return (
         content,

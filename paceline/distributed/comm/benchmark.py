@@ -49,7 +49,7 @@ def measure(
         say(f"{message.kind} {message.about}")
         results.append(_row(world, peer, message, seconds))
     return {
-        "world": world.world,
+        "world_size": world.world,
         "backend": dist.get_backend(),
         "device": get_device_name(world.device),
         "torch": torch.__version__,

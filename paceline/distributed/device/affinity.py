@@ -83,7 +83,7 @@ def bind_cores(
         "given": topology.format_cpu_list(before),
     }
     try:
-        yield Affinity(share, {"placement": facts})
+        yield Affinity(share, {"cpu_binding": facts})
     finally:
         bind_threads(before)
 

@@ -91,7 +91,7 @@ class Graph(nn.Module):
         none = images  # in the place of what no prediction reads
         if self.task == "classification":
             return (self.model.predict(Batch(images, none, none)).float().softmax(dim=1),)
-        if self.task == "ssd":
+        if self.task == "detection":
             result = self.model.predict(DetectionBatch(images, none, none, none))
             height, width = images.shape[2:]
             return _columns(result, result.new_tensor([width, height, width, height]))
@@ -108,7 +108,7 @@ class Graph(nn.Module):
         if self.flags.input_dtype == "float":
             images = images.permute(0, 3, 1, 2).contiguous() / 255
         sizes = torch.tensor([shape]).expand(photos, -1).contiguous()
-        return (images, sizes) if self.task == "maskrcnn" else (images,)
+        return (images, sizes) if self.task == "instance-segmentation" else (images,)
 
     def traced(self, *, suppression: Suppression | None = None) -> torch.export.ExportedProgram:
         """The graph, taken down once; it holds no paths of this machine. suppression: see `static_shapes`."""
@@ -121,7 +121,7 @@ class Graph(nn.Module):
             ends = {"min": -(-MIN_SIDE // self.multiple), "max": MAX_SIDE // self.multiple}
             names = enumerate(("rows", "columns"), first)
             sides = {index: self.multiple * Dim(name, **ends) for index, name in names}
-        elif self.task == "maskrcnn":
+        elif self.task == "instance-segmentation":
             with torch.no_grad():
                 self(*example)  # which makes the anchors, constants of the graph then
         with torch.no_grad(), static_shapes(suppression=suppression), _any_shape() if sides else nullcontext():
@@ -164,7 +164,7 @@ def _shape(trained: TrainedModel, size: str) -> tuple[int, int] | None:
     Raises PacelineError for what is no size, or none that the network takes.
     """
     recipe, workload = trained.recipe, trained.workload
-    if recipe.task != "maskrcnn":
+    if recipe.task != "instance-segmentation":
         shape = workload.network.eval_shape(recipe, 1, 1)
         if size:
             raise PacelineError(f"--image-size {size}: not supported. The input of this model is {shape[0]}x{shape[1]}.")

@@ -147,11 +147,11 @@ def _task(trained: TrainedModel) -> Task:
     try:
         if not (data := relative_data(facts)):
             raise DataError("run.json does not record a dataset")
-        saved = from_json(RunOptions(), facts.controls, f"{trained.folder}: controls")
+        saved = from_json(RunOptions(), facts.options, f"{trained.folder}: options")
         kept = ("max_train_images", "max_val_images", *FOLD)
-        controls = RunOptions(data=data, **{name: getattr(saved, name) for name in kept})
+        options = RunOptions(data=data, **{name: getattr(saved, name) for name in kept})
         with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
-            task = open_task(trained.recipe, controls, world)
+            task = open_task(trained.recipe, options, world)
         if tuple(task.data.classes) != trained.classes:
             raise DataError("the dataset has other classes now")
     except PacelineError as problem:

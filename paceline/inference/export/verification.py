@@ -278,7 +278,11 @@ def load_sample_images(
         except DataError:  # damaged
             continue
         if shape is None:
-            results.append(GraphInput(seen.pixels, seen.label.size if recipe.task == "maskrcnn" else seen.pixels.shape[:2]))
+            results.append(
+                GraphInput(
+                    seen.pixels, seen.label.size if recipe.task == "instance-segmentation" else seen.pixels.shape[:2]
+                )
+            )
         else:
             rules = {"task": recipe.task, "input": asdict(recipe.input), "height": shape[0], "width": shape[1]}
             results.append(GraphInput(*to_input(encode_photo(photo)[0], rules)[:2]))

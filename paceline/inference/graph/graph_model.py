@@ -124,7 +124,9 @@ class GraphModel:
 
         graph = self.facts.graph
         layout = "float" if graph["layout"] == NCHW else "uint8"
-        return run_on_images(run, photos, graph["batch"] or max(1, len(photos)), layout, self.recipe.task == "maskrcnn")
+        return run_on_images(
+            run, photos, graph["batch"] or max(1, len(photos)), layout, self.recipe.task == "instance-segmentation"
+        )
 
 
 def to_network_detections(outputs: Outputs, size: tuple[int, int]) -> np.ndarray:
@@ -170,7 +172,7 @@ def open_graph(
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else _reason(problem)
         raise CheckpointError(f"{path}: {form.package} failed to open the file ({reason}).") from None
     shape = graph["height"], graph["width"]
-    fits = task == "maskrcnn" or shape == own.network.eval_shape(fitting, 1, 1)
+    fits = task == "instance-segmentation" or shape == own.network.eval_shape(fitting, 1, 1)
     if not fits or not _is_ours(runner, graph, fitting):
         raise CheckpointError(f"{path}: inputs or outputs do not match the metadata. Export the model with paceline again.")
     return GraphModel(path, own, fitting, classes, path.name, int(facts.step or 0), facts, runner)
@@ -180,7 +182,7 @@ def _is_ours(runner: GraphSession, graph: Mapping[str, Any], recipe: Recipe) -> 
     """Whether inputs and outputs, where the file names them, are those of docs/reference/export-formats.md, in the card's sizes."""
     batch, sides = graph.get("batch"), (graph["height"], graph["width"])
     photos = ("float32", (3, *sides)) if graph["layout"] == NCHW else ("uint8", (*sides, 3))
-    wanted = {"photos": photos, **({"sizes": ("int64", (2,))} if recipe.task == "maskrcnn" else {})}
+    wanted = {"photos": photos, **({"sizes": ("int64", (2,))} if recipe.task == "instance-segmentation" else {})}
     inputs = [TensorSpec(name, kind, (batch, *shape)) for name, (kind, shape) in wanted.items()]
     outputs = [(name, "int64" if name == "labels" else "float32") for name in get_output_names(recipe)]
     explicit = [(one.name, one.kind) for one in runner.outputs]

@@ -114,7 +114,7 @@ def to_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int,
         antialias = law == "bilinear-antialias"
         result = resize_axis(resize_axis(pixels, columns, 1, antialias), rows, 0, antialias)[part]
     out[:high, :wide] = result
-    return out, (high, wide) if facts["task"] == "maskrcnn" else shape, (h, w)
+    return out, (high, wide) if facts["task"] == "instance-segmentation" else shape, (h, w)
 
 
 def fit_size(
@@ -125,7 +125,7 @@ def fit_size(
         short, size = rules["eval_resize_size"], rules["eval_crop_size"]
         whole = (int(short * h / w), short) if w <= h else (short, int(short * w / h))
         return whole, (round((whole[0] - size) / 2.0), round((whole[1] - size) / 2.0))
-    if task == "ssd":
+    if task == "detection":
         return shape, (0, 0)
     scale = min(rules["min_size"][-1] / min(h, w), rules["max_size"] / max(h, w))
     if h * scale >= shape[0] + 1 or w * scale >= shape[1] + 1:  # a portrait in a landscape's input

@@ -58,7 +58,7 @@ class PredictionDir:
             own |= one.own(cast(DetectionResult, shown), location)
         record = {
             "file": result.file,
-            "picture": location.picture if picture is not None else None,
+            "annotated_image": location.picture if picture is not None else None,
             **more,
             **result.to_dict(),
         }
@@ -236,8 +236,8 @@ def _listed(content: bytes) -> tuple[set[str], set[str]]:
         if isinstance(record, dict):
             named = files if isinstance(files := record.get("files"), list) else ()
             others |= {os.path.normpath(name) for name in named if isinstance(name, str)}
-            if isinstance(record.get("picture"), str):
-                pictures.add(os.path.normpath(record["picture"]))
+            if isinstance(record.get("annotated_image"), str):
+                pictures.add(os.path.normpath(record["annotated_image"]))
     return pictures, others
 
 

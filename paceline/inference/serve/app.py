@@ -166,7 +166,7 @@ def describe_model(predictor: Predictor, max_bytes: int, queue: int) -> dict[str
         "finds": "objects" if objects else "classes",
         "classes": list(predictor.classes),
         **({"category_ids": list(predictor.category_ids)} if objects else {}),
-        "colours": [f"#{bytes(class_color(label)).hex()}" for label in range(1, len(predictor.classes) + 1)],
+        "colors": [f"#{bytes(class_color(label)).hex()}" for label in range(1, len(predictor.classes) + 1)],
         "threshold": best.get("threshold", SCORE_THRESHOLD) if objects else 0.0,
         "best_f1": best or None,
         "exif": settings.get("exif", "ignore"),

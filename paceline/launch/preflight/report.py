@@ -193,7 +193,7 @@ def _lines(result: Preflight) -> list[str]:
         comm = result.comm
         bus = f", bus {fit['bus_bandwidth'] / 1e9:,.3f} GB/s" if fit["bus_bandwidth"] else ""
         results.append(
-            f"bench comm: {comm['world']} ranks on {comm['nodes']} node{'s'[: comm['nodes'] != 1]}, {comm['backend']}: "
+            f"bench comm: {comm['world_size']} ranks on {comm['nodes']} node{'s'[: comm['nodes'] != 1]}, {comm['backend']}: "
             f"all-reduce alpha {1e6 * fit['alpha_seconds']:,.1f} us{bus}"
         )
     return [escape_line(text) for text in (*results, _verdict(result))]

@@ -46,7 +46,7 @@ class MaskRCNNNetwork(NetworkFactory):
 
     def check_plan(self, recipe: InstanceRecipe, plan: BatchPlan) -> None:
         """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
-        if recipe.model.parity.post_nms_per == "batch" and plan.loss_forwards * plan.loss_join > 1:
+        if recipe.model.parity.post_nms_per == "batch" and plan.loss_micro_batches * plan.loss_ranks > 1:
             raise RecipeError(
                 f"--model.parity.post-nms-per batch: selects proposals over {plan.loss_normalizer_images} images, but a "
                 f"micro-batch has {plan.micro_batch_size}. Use larger micro-batches (--system.micro-batch-size "
@@ -120,9 +120,9 @@ def log_facts(run: RunSpec) -> dict[str, Any]:
         "min_image_size": min(recipe.input.min_size),
         "max_image_size": recipe.input.max_size,
     }
-    if plan.boundaries:
+    if plan.milestones:
         facts["opt_learning_rate_decay_factor"] = schedule.gamma
-        facts["opt_learning_rate_decay_steps"] = [round_to_int(boundary) for boundary in plan.boundaries]
+        facts["opt_learning_rate_decay_steps"] = [round_to_int(boundary) for boundary in plan.milestones]
     return facts
 
 

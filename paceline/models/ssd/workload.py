@@ -96,8 +96,8 @@ def log_facts(run: RunSpec) -> dict[str, Any]:
         "opt_learning_rate_warmup_factor": recipe.schedule.warmup_start_factor,
         "opt_learning_rate_warmup_steps": round_to_int(plan.warmup_steps),
     }
-    if plan.boundaries:
-        facts["opt_learning_rate_decay_boundary_epochs"] = [steps_to_epochs(boundary, run) for boundary in plan.boundaries]
+    if plan.milestones:
+        facts["opt_learning_rate_decay_boundary_epochs"] = [steps_to_epochs(boundary, run) for boundary in plan.milestones]
     return facts
 
 

@@ -3,7 +3,7 @@
 All contenders run in one process, one after the other, round after round, so a machine that slows down slows them all.
 Each is started, warmed up, and only then measured over whole batches; importing, starting and stopping are outside the
 measured interval. CPU-seconds are user plus system of this process and all its living descendants.
-With `--task ssd` photos come with their boxes, with `--task maskrcnn` with boxes and masks, as that workload's training reads them.
+With `--task detection` images come with their boxes, and with `--task instance-segmentation` with boxes and masks, as in training.
 `bare decode` decodes whole photos and does nothing else. Ours compare each photo's bytes with its digest, as training does; a second
 contender, "unchecked", leaves that out with the first decoder, and the ratio to it is what it costs.
 `--scaling 1 2 4` measures the rate by number of workers: each contender is warmed up longer, and its memory and switches are counted.
@@ -100,12 +100,12 @@ def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmark:
 
     "matrix" is less work than others do, a linear jitter; every ratio that is told should be that of "hsv".
     """
-    settings = replace(WORKLOADS["ssd"].input, image_size=size or 300)
+    settings = replace(WORKLOADS["detection"].input, image_size=size or 300)
     forms = {
         f"{one}, {jitter}": {"decoder": one, "color_jitter": jitter} for one in decoders for jitter in ("hsv", "matrix")
     }
     return _with_objects(
-        "ssd", "decode + SSD crop + flip + resize + color jitter", data, settings, settings.image_size, forms, 64
+        "detection", "decode + SSD crop + flip + resize + color jitter", data, settings, settings.image_size, forms, 64
     )
 
 
@@ -115,8 +115,8 @@ def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmar
     Batches of 8: one takes 25 MB, and torchvision's masks of its objects twice that.
     """
     short = size or 800
-    settings = replace(WORKLOADS["maskrcnn"].input, min_size=(short,), max_size=int(short * 1333 / 800))
-    result = _with_objects("maskrcnn", "decode + resize + flip with boxes and masks", data, settings, short, {
+    settings = replace(WORKLOADS["instance-segmentation"].input, min_size=(short,), max_size=int(short * 1333 / 800))
+    result = _with_objects("instance-segmentation", "decode + resize + flip with boxes and masks", data, settings, short, {
         one: {"decoder": one} for one in decoders
     }, 8)  # fmt: skip
     annotations = list_matching(data / "annotations", "instances_train*.json")
@@ -128,7 +128,7 @@ def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmar
     return replace(result, annotations=annotations[0])
 
 
-CONTESTS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
+CONTESTS = {"classification": classification, "detection": ssd, "instance-segmentation": maskrcnn}
 
 
 def get_task(name: str, manifest: Manifest, settings: Any, batch: int, images: int = 0) -> Any:

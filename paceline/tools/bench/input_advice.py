@@ -146,7 +146,7 @@ def give_advice(report: Report) -> str:
 
 
 # workload -> accelerator -> images a second of one, its usual row of config/published_rates.json.
-RATES = {workload: usual_rates(workload) for workload in ("classification", "maskrcnn", "ssd")}
+RATES = {workload: usual_rates(workload) for workload in ("classification", "instance-segmentation", "detection")}
 MAX_ACCELERATORS, MAX_RATE = 1024, 1e7
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from paceline.config.plan import StepRates, make_plan
 from paceline.config.recipe import Recipe
+from paceline.config.recipes import OF_TASK
 from paceline.config.system import Kernels, Precision, System
 from paceline.data.batch import Batch
 from paceline.distributed.device.host_memory import set_malloc_trim_threshold
@@ -120,9 +121,10 @@ def run_step_bench(bench: StepBench, device: torch.device, tell: Tell) -> dict[s
 
 
 def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
-    make_exact(False, varied=bench.task == "maskrcnn")  # convolutions are chosen as in training
+    make_exact(False, varied=bench.task == "instance-segmentation")  # convolutions are chosen as in training
     set_malloc_trim_threshold(device)  # as in training; peers in this process have it too
-    theirs = require_peers(bench.task, "--part ops") if bench.part == "ops" else find_peers(bench.task)
+    network = OF_TASK.get(bench.task, bench.task)
+    theirs = require_peers(network, "--part ops") if bench.part == "ops" else find_peers(network)
     facts = {
         "task": bench.task,
         **harness.machine_facts(device),

@@ -1,4 +1,4 @@
-"""`paceline bench step --task maskrcnn`: normalization, forward, sampling, losses, backward and the update.
+"""`paceline bench step --task instance-segmentation`: normalization, forward, sampling, losses, backward and the update.
 
 Letters: B images of a step   H, W pixels of the input   K classes
          n objects of an image   P proposals of an image   C canvas side
@@ -52,7 +52,7 @@ LOGIT_STD = 4.0  # the spread of class logits that an untrained head is scaled t
 class MaskRCNNBench(StepBench):
     """What to measure."""
 
-    task = "maskrcnn"
+    task = "instance-segmentation"
     height: int  # H
     width: int  # W
     classes: int  # K

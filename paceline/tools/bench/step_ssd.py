@@ -1,4 +1,4 @@
-"""`paceline bench step --task ssd`: matching, forward, loss, backward and optimizer on pixels and objects on the device.
+"""`paceline bench step --task detection`: matching, forward, loss, backward and optimizer on pixels and objects on the device.
 
 Letters: B images   S side of the input, pixels   A default boxes   K classes   C = K + 1   n objects of an image
 """
@@ -43,7 +43,7 @@ class SSDInputs:
 class SSDBench(StepBench):
     """What to measure."""
 
-    task = "ssd"
+    task = "detection"
     depth: Literal[18, 34]  # of the trunk's ResNet
     size: int  # S
     classes: int  # K

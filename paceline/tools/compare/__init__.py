@@ -59,7 +59,7 @@ def summarize_run(folder: Path, damaged: list[str]) -> RunSummary:
         "steps": facts.plan.get("total_steps"),
         "headline": headline,
         "best": max((value for value in values if not math.isnan(value)), default=None),
-        "synthetic": bool(facts.controls.get("synthetic")),
+        "synthetic": bool(facts.options.get("synthetic")),
         "seconds": last["seconds"],
         "started": facts.started,
     }

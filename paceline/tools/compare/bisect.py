@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # Of run.json, what can change the arithmetic or what it is done on.
-ARITHMETIC = ("recipe.", "system.", "threads.", "versions.", "world", "data.hash", "host.cpu", "controls.weights")
+ARITHMETIC = ("recipe.", "system.", "threads.", "versions.", "world_size", "data.hash", "host.cpu", "options.weights")
 # Steps repeated with moved weights. Rounding could make so many times their largest effect, and from equal gradients so many units.
 DRAWS, MAX_TIMES, MAX_UNITS = 2, 10.0, 4
 
@@ -144,7 +144,7 @@ def _replayed(
             parted = {"step": step, "kind": "start", "tensors": count, "differing": differing}
             parted["samples"] = [side.photos(step) for side in sides]
         # Steps cut into other forwards have no output or gradient in common, but lead to the same state.
-        follow = "all" if sides[0].run.plan.forwards == sides[1].run.plan.forwards else "state"
+        follow = "all" if sides[0].run.plan.micro_batches == sides[1].run.plan.micro_batches else "state"
         with sides[0].loader() as first, sides[1].loader() as second:
             for (_, ours), (_, theirs) in zip(first, second):
                 moments = [side.moment() for side in sides]

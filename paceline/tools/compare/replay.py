@@ -110,21 +110,21 @@ class Replay:
         self.records, self.recipe, self.world = records, recipe, world
         self.system = replace(saved_system(facts, folder), compile=False, cuda_graph=False)
         named = {"data": data or relative_data(facts)}
-        self.controls = controls = from_json(RunOptions(), {**facts.controls, **named}, f"{folder}: controls")
-        if controls.data and not Path(controls.data).expanduser().is_dir():
+        self.options = options = from_json(RunOptions(), {**facts.options, **named}, f"{folder}: options")
+        if options.data and not Path(options.data).expanduser().is_dir():
             raise PacelineError(
-                f"{folder}: the dataset was not found at {controls.data}. Pass the folder of the dataset with --data DIR"
+                f"{folder}: the dataset was not found at {options.data}. Pass the folder of the dataset with --data DIR"
             )
-        self.task = open_task(recipe, controls, world)
+        self.task = open_task(recipe, options, world)
         if self.task.facts["hash"] != facts.data.get("hash"):
-            raise DataError(f"{folder}: the images or labels in {controls.data} have changed since the training.")
+            raise DataError(f"{folder}: the images or labels in {options.data} have changed since the training.")
         self.threads = set_threads(self.system, world)
         saved = SavedRun(folder, facts).threads()
         self.threads |= {"intra_op": saved} if saved else {}
         images = {"train_images": self.task.data.train_images, "val_images": self.task.data.val_images}
         most = read_saved_count(facts, "micro_batch_size")
-        plan = limit_steps(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.max_steps)
-        self.run = RunSpec(facts.name, recipe, "", self.system, plan, controls)
+        plan = limit_steps(make_plan(recipe, self.system, world=1, most=most, **images), steps=options.max_steps)
+        self.run = RunSpec(facts.name, recipe, "", self.system, plan, options)
         self.state = self._state(start)
         self._step = TrainStep(self.state, plan, self.system, world.device, world.group)
         self._losses: dict[str, Tensor] = {}
@@ -135,7 +135,7 @@ class Replay:
     def _state(self, start: Snapshot | None) -> State:
         task = self.task
         model = build_model(task, self.run, self.world)
-        weights = load_initial_weights(get_initial_weights(self.controls), self.world, SILENT) if start is None else None
+        weights = load_initial_weights(get_initial_weights(self.options), self.world, SILENT) if start is None else None
         load_first_weights(model, task, self.run, self.world, ResumePoint(EvalHistory(""), snapshot=start), weights, SILENT)
         state = build_state(model, self.run, self.world)
         if start is not None:
@@ -145,12 +145,12 @@ class Replay:
     def loader(self) -> Any:
         """Batches from the next step on, as a context manager."""
         rank_info = InputRank(0, 1, self.world.device, self.threads["loader"])
-        one, first = self.controls.overfit_one_batch, self.state.step
+        one, first = self.options.overfit_one_batch, self.state.step
         return self.task.data.train_loader(self.run.plan, self.system, rank_info, first=first, one_batch=one)
 
     def photos(self, step: int) -> list[str]:
         """The photos of 0-based `step`, by their files below the data folder."""
-        step = 0 if self.controls.overfit_one_batch else step
+        step = 0 if self.options.overfit_one_batch else step
         return [name.removeprefix(f"{self.task.facts['root']}/") for name in self.task.data.images_of_step(step)]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -162,7 +162,7 @@ class Replay:
         """Take the next step. keep: as StepTrace's; follow: of the trace only what the step leaves behind, or nothing."""
         step, trace = self.state.step, StepTrace(keep)
         torch.set_num_threads(self.threads["intra_op"])
-        torch.use_deterministic_algorithms(self.controls.deterministic)
+        torch.use_deterministic_algorithms(self.options.deterministic)
         choose_kernels(self.system)
         rates = step_rates(self.recipe, self.run.plan, step)
         if follow != "nothing":
@@ -253,9 +253,9 @@ def open_single_rank(records: Sequence[RunPair]) -> Iterator[DistContext]:
     """
     systems = [saved_system(one.facts, one.folder) for one in records]
     for one, system in zip(records, systems):
-        if one.facts.world != 1:
+        if one.facts.world_size != 1:
             raise RecipeError(
-                f"{one.folder}: trained by {one.facts.world} processes. Only runs of one process are supported."
+                f"{one.folder}: trained by {one.facts.world_size} processes. Only runs of one process are supported."
             )
         if system.device != systems[0].device:
             raise RecipeError(f"{one.folder}: trained on {system.device}, and the other run on {systems[0].device}.")

@@ -94,8 +94,8 @@ PUBLISHED: dict[tuple[str, str], RankSpeed] = {
 # What makes these networks' cost: of (part of the recipe, field), the value. Others have a speed of their own.
 NETWORKS: dict[str, tuple[tuple[str, str, object], ...]] = {
     "classification": (("model", "backbone", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("input", "image_size", 224)),
-    "ssd": (("model", "backbone", "resnet"), ("model", "depth", 34), ("model", "width", 64), ("input", "image_size", 300)),
-    "maskrcnn": (
+    "detection": (("model", "backbone", "resnet"), ("model", "depth", 34), ("model", "width", 64), ("input", "image_size", 300)),
+    "instance-segmentation": (
         ("model", "backbone", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("model", "fpn_channels", 256),
         ("model", "masks", True), ("input", "min_size", (800,)), ("input", "max_size", 1333),
     ),
@@ -158,7 +158,7 @@ def estimate(
     gbit = link_gbit or LINK_GBIT.get(system_name, 0.0)
     bytes_each = 4 if system.grad_compression == "none" else 2
     gradient = float(parameters * bytes_each)
-    compute = plan.forwards * plan.micro_batch_size / speed.rate + speed.fixed
+    compute = plan.micro_batches * plan.micro_batch_size / speed.rate + speed.fixed
     known = plan.nodes <= speed.nodes or gbit > 0
     whole = exposed = 0.0
     if plan.nodes > 1 and gbit > 0:

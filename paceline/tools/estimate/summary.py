@@ -95,7 +95,7 @@ def h200_speed(recipe: Recipe, system: System, plan: BatchPlan) -> RankSpeed | N
         return None
     requested = {name: getattr(system, name) for name in FORMS}
     compiles = not WORKLOADS[recipe.task].network.no_compile
-    row = find_fastest(recipe.task, requested, plan, compiles=compiles, varied=recipe.task == "maskrcnn")
+    row = find_fastest(recipe.task, requested, plan, compiles=compiles, varied=recipe.task == "instance-segmentation")
     if row is None:
         return None
     form = f"compile {row.compile}, graph {row.cuda_graph}, kernels {row.kernels}"
@@ -110,11 +110,11 @@ def published_row(
     pairing = published_for(recipe_name, system_name, plan.nodes)
     if pairing is None or not has_published_network(recipe) or system.precision != pairing.precision:
         return None
-    cut = (plan.world, plan.global_batch_size, plan.micro_batch_size, plan.forwards)
+    cut = (plan.world_size, plan.global_batch_size, plan.micro_batch_size, plan.micro_batches)
     if cut != (pairing.accelerators, pairing.global_batch_size, pairing.micro_batch_size, 1):
         return None
     rows = published_results(recipe.task, system_name, recipe_name)
-    return next((row for row in rows if row.rate and (row.nodes, row.accelerators) == (plan.nodes, plan.world)), None)
+    return next((row for row in rows if row.rate and (row.nodes, row.accelerators) == (plan.nodes, plan.world_size)), None)
 
 
 def measure_run_speed(path: Path, facts: RunRecord, recipe: Recipe, chip: str) -> RankSpeed | None:
@@ -125,14 +125,14 @@ def measure_run_speed(path: Path, facts: RunRecord, recipe: Recipe, chip: str) -
     events = [event for event in read_events(run_folder(path) / "events.jsonl") if event["event"] == "train"]
     rates = [event["images_per_second"] for event in events[1:] or events]
     rates = [rate for rate in rates if 0 < rate < math.inf]
-    counts: list[Any] = [facts.plan.get(name) for name in ("world", "nodes", "images_per_rank")]
+    counts: list[Any] = [facts.plan.get(name) for name in ("world_size", "nodes", "images_per_rank")]
     if not all(type(count) is int and count > 0 for count in counts):
-        raise RecipeError("run.json: plan.world, plan.nodes, and plan.images_per_rank must be integers above 0.")
+        raise RecipeError("run.json: plan.world_size, plan.nodes, and plan.images_per_rank must be integers above 0.")
     if not rates:
         return None
     world, nodes, images = counts
     what = f"this run: median of {len(rates)} interval{'s'[: len(rates) != 1]} on {world} rank{'s'[: world != 1]}"
-    if facts.controls.get("synthetic"):
+    if facts.options.get("synthetic"):
         what += ", on synthetic batches (without the input)"
     fitted = published_speed(recipe, chip)
     return measured_speed(statistics.median(rates) / world, images, fitted, what, nodes)
@@ -200,7 +200,13 @@ def _lines(told: Estimate, plan: BatchPlan, speed: RankSpeed, facts: Mapping[str
     owner = "; measured with another program, not with paceline" if speed.others else ""
     return [
         ("estimate", [f"step {_ms(told.step_seconds)}: {computing}{between}"]),
-        ("", [f"{_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} per rank", *ends]),
+        (
+            "",
+            [
+                f"{_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world_size)} per rank",
+                *ends,
+            ],
+        ),
         ("", [f"basis: {told.basis}{owner}; {known}"]),
     ]
 

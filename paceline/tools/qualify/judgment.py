@@ -27,7 +27,7 @@ MIN = {
 }
 CROWDED, STOLEN, THROTTLED = 0.1, 0.03, 0.02  # shares of the cores' time that are worth a word
 HEAVY = 1.15  # times the CPU-seconds that an image should cost
-NAMES = {"classification": "ResNet-50", "ssd": "SSD", "maskrcnn": "Mask R-CNN"}
+NAMES = {"classification": "ResNet-50", "detection": "SSD", "instance-segmentation": "Mask R-CNN"}
 PARTS = {"step": "step", "input": "input pipeline", "photos": "step with input"}
 TITLES = {f"{task}/{part}": f"{name}, {words}" for task, name in NAMES.items() for part, words in PARTS.items()}
 TITLES |= {"scores": "box metrics", "matmul": "matrix multiplication", "copy": "memory copy", "disk": "reading from disk"}

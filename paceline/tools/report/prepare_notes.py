@@ -122,7 +122,7 @@ def _odd_photos(split: Split) -> str:
     odd = {
         "unusable, skipped": len(split.unreadable),
         "EXIF-rotated": split.rotated,
-        "grayscale": split.greyscale,
+        "grayscale": split.grayscale,
         "CMYK": split.cmyk,
         "not JPEG": split.not_jpeg,
         "misnamed": split.misnamed,

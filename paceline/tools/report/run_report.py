@@ -112,7 +112,7 @@ def _content(run: Path, facts: RunRecord, events: Sequence[Event]) -> dict[str, 
     charts = training_charts(events, get_targets(facts))
     return {
         "name": facts.name,
-        "synthetic": bool(facts.controls.get("synthetic")),
+        "synthetic": bool(facts.options.get("synthetic")),
         "folder": run.resolve().name,
         "fold": format_fold(facts.data.get("fold")),
         **_headline(facts, events),
@@ -170,7 +170,7 @@ def _headline(facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
     if trained:
         rate = statistics.median(event["images_per_second"] for event in trained)
         wait = statistics.median(event["data_wait"] for event in trained)
-        ranks = facts.world
+        ranks = facts.world_size
         on = format_count(ranks, "rank")
         evaluating = facts.plan.get("eval_ranks", 0)
         on += f" and {evaluating} for evaluation" if evaluating else ""
@@ -183,7 +183,7 @@ def _headline(facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
     if "joules" in end:
         cards.append(("energy", f"{end['joules'] / 3.6e6:.3g} kWh", f"from {end['joules_by']}, since the last start"))
     resumes = [
-        f"step {event['step']:,} on {event['world']} rank(s)" + (", with new limits" if event.get("after") else "")
+        f"step {event['step']:,} on {event['world_size']} rank(s)" + (", with new limits" if event.get("after") else "")
         for event in select_events(events, "resume")
     ]
     return {"verdict": (color, words), "reason": end.get("reason", ""), "cards": cards, "resumes": resumes}
@@ -214,7 +214,7 @@ def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple
     """run.json as tables: its top level first, then one table a part; beside the plan the values of its warm-up."""
     top = [(key, _text(value)) for key, value in facts.items() if not isinstance(value, Mapping) and key != "format"]
     parts = [(key, fact_rows(value)) for key, value in facts.items() if isinstance(value, Mapping)]
-    last = ("recipe", "system", "plan", "controls")
+    last = ("recipe", "system", "plan", "options")
     parts.sort(key=lambda part: last.index(part[0]) if part[0] in last else -1)
     shown = warmed[-1] if warmed else {}
     rows = [(key, _text(value)) for key, value in shown.items() if key not in (*COMMON, "crc")]

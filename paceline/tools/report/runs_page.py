@@ -27,9 +27,9 @@ from paceline.tools.report.run_report import STATUS, fact_rows
 from paceline.training.logging.events import read_events
 
 # Of run.json, what may explain a difference of results; the rest follows from these, or names the run.
-PARTS = ("recipe", "controls", "data", "system", "versions", "host")
-ALONE = ("world", "git_commit")
-NAMING = ("controls.output_dir", "controls.quiet", "controls.json", "controls.logger", "controls.tensorboard", "host.name")
+PARTS = ("recipe", "options", "data", "system", "versions", "host")
+ALONE = ("world_size", "git_commit")
+NAMING = ("options.output_dir", "options.quiet", "options.json", "options.logger", "options.tensorboard", "host.name")
 MAX_METRICS = 6
 # A folder of hundreds of runs would be a page of many megabytes.
 MAX_PICTURES = 60
@@ -152,7 +152,7 @@ def find_differences(facts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list
     A control that an older version did not have is at its usual value.
     """
     usual = asdict(RunOptions())
-    known = [{**one, "controls": {**usual, **one.get("controls", {})}} for one in facts]
+    known = [{**one, "options": {**usual, **one.get("options", {})}} for one in facts]
     each = [dict(fact_rows({name: one[name] for name in (*PARTS, *ALONE) if name in one})) for one in known]
     keys = [key for key in dict.fromkeys(key for one in each for key in one) if key not in NAMING]
     differing = [key for key in keys if len({one.get(key) for one in each}) > 1]

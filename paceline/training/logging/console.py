@@ -44,11 +44,11 @@ SECONDS_BETWEEN_CHECKPOINT_LINES = 10.0
 WARN_ONCE = {"recompilations": format_recompile_warning, "late_captures": format_late_capture_warning}
 
 
-def open_console(controls: RunOptions, rank: int) -> Console:
+def open_console(options: RunOptions, rank: int) -> Console:
     """The console of a run; with --json beside the events, on stderr."""
     # Where both are one terminal, a line that is drawn again would run into the events.
-    plain = rank > 0 or (controls.json and sys.stdout.isatty())
-    return Console(quiet=controls.quiet, terminal=False if plain else None, out=sys.stderr if controls.json else sys.stdout)
+    plain = rank > 0 or (options.json and sys.stdout.isatty())
+    return Console(quiet=options.quiet, terminal=False if plain else None, out=sys.stderr if options.json else sys.stdout)
 
 
 class Console(Reporter):
@@ -258,7 +258,7 @@ class ConsoleCallback(Callback):
         elif event["event"] == "warm_up":
             self._console.line(format_warm_up(event))
         elif event["event"] == "resume":
-            world, after = event["world"], event.get("after", "").replace("_", " ")
+            world, after = event["world_size"], event.get("after", "").replace("_", " ")
             given_more = f"; the run had ended ({after}) and continues with the new limits" if after else ""
             self._console.line(f"resumed from {event['checkpoint']} on {world} rank{'s' if world > 1 else ''}{given_more}")
 

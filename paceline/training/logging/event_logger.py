@@ -204,15 +204,15 @@ def open_recorder(
         folder.path if folder.is_main else None,
         log_facts(run, workload, names, device),
         console,
-        sinks=tracker_makers(run.controls) if folder.is_main else (),
-        json=run.controls.json,
+        sinks=tracker_makers(run.options) if folder.is_main else (),
+        json=run.options.json,
         resumed_at=state.step if resumed else None,
         evaluated=not start.pending(run.plan.stop_after),
         init_began=init_began,
     )
     with closing(recorder):
         if resumed:
-            event = ResumeEvent(checkpoint=start.checkpoint, world=run.plan.world, after=folder.ended or None)
+            event = ResumeEvent(checkpoint=start.checkpoint, world_size=run.plan.world_size, after=folder.ended or None)
             recorder.record(state.step, start.seconds, event)
         yield recorder
 
@@ -223,8 +223,8 @@ def log_facts(run: RunSpec, workload: WorkloadSpec, parameters: Sequence[str], d
     parameters  their names, in the model's order
     device      name of each rank's device
     """
-    plan, submission = run.plan, run.controls.mlperf
-    ranks = plan.world + plan.eval_ranks
+    plan, submission = run.plan, run.options.mlperf
+    ranks = plan.world_size + plan.eval_ranks
     return RunInfo(
         target=", ".join(f"{format_metric_name(name)} {format_target(name, value)}" for name, value in run.recipe.target),
         total_steps=plan.stop_after,

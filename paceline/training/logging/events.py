@@ -138,7 +138,7 @@ class ResumeEvent(RunEvent):
     kind = "resume"
 
     checkpoint: str  # its name
-    world: int  # number of ranks from here on
+    world_size: int  # number of ranks from here on
     after: str | None = None  # status of the `end` that stood here, where the run had ended and was given more
 
 

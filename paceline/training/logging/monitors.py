@@ -236,14 +236,14 @@ class Monitors:
         self.clock = TrainTimer(seconds)
         self.interval = LogInterval(
             plan.global_batch_size,
-            ranks=plan.world,
+            ranks=plan.world_size,
             flop=memory.flop_of if memory.flop else None,
             compiled=count_compilations if run.system.compile == "on" else None,
         )
-        self.plan, self._budget = plan, parse_time_budget(run.controls.max_time)
+        self.plan, self._budget = plan, parse_time_budget(run.options.max_time)
         self.recorder, self._device, self._power = recorder, world.device, power
         self._stragglers, self._spikes = StragglerMonitor(world.hosts), spikes
-        self._neighbors = ContentionMonitor(threads if plan.world == 1 and world.device.type == "cpu" else 0)
+        self._neighbors = ContentionMonitor(threads if plan.world_size == 1 and world.device.type == "cpu" else 0)
         self._others_joules = 0  # on rank 0: of the other nodes, when the last train event was written
 
     def out_of_time(self) -> bool:

@@ -39,18 +39,18 @@ ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
 MAX_PARAMS, MAX_LETTERS = 100, 500
 
 
-def tracker_makers(controls: RunOptions, explicit: Collection[str] = ()) -> list[Maker]:
+def tracker_makers(options: RunOptions, explicit: Collection[str] = ()) -> list[Maker]:
     """What makes the sinks that the command names, those that may refuse first.
 
-    explicit  the controls that the user named: TensorBoard, which is on by default, may be absent where nobody asked for it
+    explicit  the options that the user named: TensorBoard, which is on by default, may be absent where nobody asked for it
     Raises PacelineError for an unknown name, a package that is not installed, a Python file without such a function.
     """
     results: list[Maker] = []
-    for name in controls.logger:
-        if controls.logger.count(name) > 1:
+    for name in options.logger:
+        if options.logger.count(name) > 1:
             raise PacelineError(f"--logger {name}: the logger is given more than once. Remove the duplicate.")
         results.append(_beside(name, _tracker(name)))
-    if controls.tensorboard:
+    if options.tensorboard:
         if "tensorboard" in explicit:
             _check_installed("tensorboard", "--tensorboard")
         results.append(_tensorboard if _is_installed("tensorboard") else _no_tensorboard)

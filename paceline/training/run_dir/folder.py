@@ -73,7 +73,7 @@ class RunFolder:
             self.write(run)
             yield None
             return
-        mirror = FolderSync(self.mirrored, self.path, name=run.name, keep_every=run.controls.keep_checkpoint_every)
+        mirror = FolderSync(self.mirrored, self.path, name=run.name, keep_every=run.options.keep_checkpoint_every)
         try:
             self.write(run)
             mirror.wake()
@@ -88,7 +88,7 @@ class RunFolder:
 
     @contextmanager
     def writer(
-        self, controls: RunOptions, start: ResumePoint, mirror: FolderSync | None, reporter: Reporter
+        self, options: RunOptions, start: ResumePoint, mirror: FolderSync | None, reporter: Reporter
     ) -> Iterator[CheckpointWriter | None]:
         """The background writer of checkpoints, on rank 0; links and deletions that a kill left undone are done first.
 
@@ -97,10 +97,10 @@ class RunFolder:
         if not self.is_main:
             yield None
             return
-        keep_every = controls.keep_checkpoint_every or None
+        keep_every = options.keep_checkpoint_every or None
         changed = mirror.wake if mirror is not None else lambda: None
         writer = CheckpointWriter(
-            self.path / "checkpoints", keep=controls.keep_checkpoints, keep_every=keep_every, changed=changed
+            self.path / "checkpoints", keep=options.keep_checkpoints, keep_every=keep_every, changed=changed
         )
         best = start.standing.best_step
         if start.snapshot is not None and not writer.resume(start.snapshot.facts["step"], best):
@@ -119,25 +119,25 @@ def open_run_folder(request: Request, world: DistContext, reporter: Reporter = S
 
     Raises PacelineError for a folder that is finished, in use, not ours, or not writable, and for a --sync-to that is not.
     """
-    name, recipe, controls = request.name, request.recipe, request.controls
+    name, recipe, options = request.name, request.recipe, request.options
     answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
     if world.is_main:
-        path, made = _choose(name, controls.output_dir)
+        path, made = _choose(name, options.output_dir)
         lock = _lock(path, reporter)
         for folder in (path, path / PREDICTIONS):
             remove_stale_parts(folder)
         try:
             saved, was_there = None, (path / "run.json").exists()
-            if controls.sync_to:
-                mirrored = open_remote_folder(controls.sync_to, path, reporter)
+            if options.sync_to:
+                mirrored = open_remote_folder(options.sync_to, path, reporter)
             if (path / "run.json").exists():
-                saved, ended = load_previous_run(path, name, recipe, controls, request.given, repeats=request.repeats)
+                saved, ended = load_previous_run(path, name, recipe, options, request.given, repeats=request.repeats)
         except PacelineError as refused:
             if not was_there and not isinstance(refused, FinishedError):
                 _empty(path, made)
             lock.close()
             raise
-        step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.sync_to else -1
+        step = max(list_steps(path / CHECKPOINTS), default=-1) if options.sync_to else -1
         answer = json.dumps({"path": str(path), "saved": saved and saved.as_dict(), "ended": ended, "step": step})
     facts = json.loads(broadcast_from_main(world, answer, "run-folder"))
     path = Path(facts["path"])
@@ -146,9 +146,9 @@ def open_run_folder(request: Request, world: DistContext, reporter: Reporter = S
     )
     folder.is_fresh = world.is_main and not was_there
     reporter.line(f"run: {format_path(path)}")
-    if controls.sync_to:
+    if options.sync_to:
         if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
-            _download_here(controls.sync_to, path / CHECKPOINTS, facts["step"])
+            _download_here(options.sync_to, path / CHECKPOINTS, facts["step"])
         world.barrier()
 
     def remove_unbegun(_: object = None) -> None:

@@ -48,11 +48,20 @@ def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
     recipe = replace(recipe, input=replace(recipe.input, padding_mode=padding))
     opened = replace(paceline.load(maskrcnn_run.folder).trained, recipe=recipe)
     graph = Graph(opened, ExportFlags(verify_images=0))
-    facts = {"height": None, "width": None, "shapes": graph.shapes, "task": "maskrcnn", "input": asdict(recipe.input)}
+    facts = {
+        "height": None,
+        "width": None,
+        "shapes": graph.shapes,
+        "task": "instance-segmentation",
+        "input": asdict(recipe.input),
+    }
     for height, width in SIZES:
         pixels, _, photo = to_input(encoded(height, width), facts)
         assert photo == (height, width)
-        assert pixels.shape[:2] == WORKLOADS["maskrcnn"].network.eval_shape(recipe, height, width), (height, width)
+        assert pixels.shape[:2] == WORKLOADS["instance-segmentation"].network.eval_shape(recipe, height, width), (
+            height,
+            width,
+        )
 
 
 def test_what_is_compared_is_what_predict_reads_and_what_the_file_takes(maskrcnn_run):

@@ -198,7 +198,7 @@ STRANGERS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
         lambda model: card(model, lambda facts: facts["graph"].update(height=64)),
         "do not match the metadata",
     ),
-    "another task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
+    "another task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="detection")), "recipe"),
     "its own task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="./bad.py:BAD")), "bad.py:BAD"),
 }
 
@@ -306,7 +306,7 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
         "no card": (with_card(file, None), "paceline export"),
         "no JSON": (with_card(file, b"{"), "damaged"),
         "another size": (with_card(file, lambda facts: facts["graph"].update(height=0)), "graph"),
-        "another task": (with_card(file, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
+        "another task": (with_card(file, lambda facts: facts["recipe"].update(task="detection")), "recipe"),
     }
     for name, (content, wanted) in cases.items():
         (theirs := tmp_path / f"{name}.pt2").write_bytes(content)
@@ -356,7 +356,7 @@ def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:
         "labels": np.array([[1, 0, -1]], np.int64),
     }
     inputs = [helper.make_tensor_value_info("photos", TensorProto.UINT8, [1, *shape, 3])]
-    if task == "maskrcnn":
+    if task == "instance-segmentation":
         inputs.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [1, 2]))
         values["masks"] = np.ones((1, 3, 28, 28), np.float32)
     nodes = [helper.make_node("Constant", [], [name], value=numpy_helper.from_array(one)) for name, one in values.items()]
@@ -381,19 +381,19 @@ def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:
 def test_boxes_and_masks_come_back_in_the_photos_pixels(name, tmp_path):
     recipe = RECIPES[name]()
     own = WORKLOADS[recipe.task]
-    side = recipe.input.max_size if recipe.task == "maskrcnn" else own.network.eval_shape(recipe, 1, 1)[0]
+    side = recipe.input.max_size if recipe.task == "instance-segmentation" else own.network.eval_shape(recipe, 1, 1)[0]
     side = -(-side // 32) * 32
     onnx.save(constants(recipe.task, recipe, (side, side)), tmp_path / "made.onnx")
     w, h = 1200, 600
     found = paceline.load(tmp_path / "made.onnx").predict(Image.new("RGB", (w, h)))
     assert isinstance(found, DetectionResult)
     # A square of an SSD's input is the whole photo; of Mask R-CNN's the part that the photo fills.
-    down, across = (h / side, w / side) if recipe.task == "ssd" else 2 * (w / recipe.input.max_size,)
+    down, across = (h / side, w / side) if recipe.task == "detection" else 2 * (w / recipe.input.max_size,)
     wanted = np.array([[32 * across, 64 * down, 128 * across, 64 * down], [0, 0, 16 * across, 16 * down]])
     np.testing.assert_allclose(found.boxes_xywh, wanted, atol=1e-3)
     assert (found.names, found.class_ids, found.category_ids) == (("dog", "cat"), (1, 0), (9, 7))
     np.testing.assert_allclose(found.scores, (0.9, 0.5), atol=1e-6)
-    if recipe.task == "maskrcnn":
+    if recipe.task == "instance-segmentation":
         left, top, right, bottom = found.boxes_xyxy[0]
         inside = found.mask(0)[round(top) : round(bottom), round(left) : round(right)]
         assert found.mask(0).shape == (h, w) and inside[2:-2, 2:-2].all() and found.mask(0).sum() < 1.1 * inside.size

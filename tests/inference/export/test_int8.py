@@ -80,7 +80,7 @@ def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, c
     refused(export(capsys, resnet_run.folder, tmp_path / "cats.xml", "--precision", "int8"), "int8", "--format onnx")
     moved = tmp_path / "run"
     shutil.copytree(resnet_run.folder, moved, symlinks=True)
-    forge(moved, {"data.manifest": str(tmp_path / "gone"), "controls.data": str(tmp_path / "gone")})
+    forge(moved, {"data.manifest": str(tmp_path / "gone"), "options.data": str(tmp_path / "gone")})
     refused(export(capsys, moved, out, "--precision", "int8"), "--verify-dir DIR --verify-images 0")
     empty = tmp_path / "empty"
     empty.mkdir()

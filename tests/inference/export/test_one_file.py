@@ -105,7 +105,7 @@ def test_training_from_it_keeps_the_rows_of_classes_that_both_have(resnet_run, t
     assert said.code == 0, said
     for line in ("2 of 3", "class 1 bee: row 2 of the file, bee", "class 2 cat: row 3 of the file", "dog: new"):
         assert line in said.out
-    saved = json.loads((tmp_path / "run" / "run.json").read_text())["controls"]
+    saved = json.loads((tmp_path / "run" / "run.json").read_text())["options"]
     assert saved["weights"] == str(file)
 
 

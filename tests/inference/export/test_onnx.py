@@ -176,7 +176,7 @@ def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, c
     refused(export(capsys, run, out), "cats_predict.py", "exists")
     moved = tmp_path / "run"
     shutil.copytree(run, moved, symlinks=True)
-    forge(moved, {"data.manifest": str(tmp_path / "gone"), "controls.data": str(tmp_path / "gone")})
+    forge(moved, {"data.manifest": str(tmp_path / "gone"), "options.data": str(tmp_path / "gone")})
     refused(export(capsys, moved, tmp_path / "moved.onnx"), "--verify-dir DIR", "--verify-images 0")
     monkeypatch.setattr("paceline.inference.export.formats.find_spec", lambda name: None)
     refused(export(capsys, run, tmp_path / "more.onnx"), "pip install", "onnxruntime")

@@ -57,7 +57,7 @@ def test_every_pixel_is_that_of_an_evaluation(name):
     recipe = RECIPES[name]()
     recipe = replace(recipe, input=replace(recipe.input, **RULES[name]))
     workload = get_workload(recipe.task)
-    side = -(-recipe.input.max_size // 32) * 32 if recipe.task == "maskrcnn" else 0
+    side = -(-recipe.input.max_size // 32) * 32 if recipe.task == "instance-segmentation" else 0
     for about, data in photos():
         header = read_header(data, about, recipe.input.exif)
         shape = (side, side) if side else workload.network.eval_shape(recipe, header.height, header.width)
@@ -74,7 +74,7 @@ def test_every_pixel_is_that_of_an_evaluation(name):
 def test_a_portrait_is_made_smaller_for_the_input_of_landscapes():
     recipe = RECIPES["maskrcnn-demo"]()
     data = encoded(Image.new("RGB", (300, 600), (9, 99, 199)), "PNG")
-    facts = {"task": "maskrcnn", "height": 256, "width": 352, "input": asdict(recipe.input)}
+    facts = {"task": "instance-segmentation", "height": 256, "width": 352, "input": asdict(recipe.input)}
     pixels, size, photo = to_input(data, facts)
     assert (size, photo) == ((256, 128), (600, 300))
     assert (pixels[:256, :128] == (9, 99, 199)).all() and not pixels[:, 128:].any()

@@ -50,7 +50,7 @@ FACTS = {
     "a step below 0": ({"step": -1}, "invalid metadata: step is -1"),
     "a name that a terminal would obey": ({"name": ESCAPE}, "invalid metadata: name"),
     "versions that are numbers": ({"versions": {"torch": 2}}, "invalid metadata: versions"),
-    "colours of another order": ({"colours": "bgr"}, "invalid metadata: colours is bgr"),
+    "colours of another order": ({"color_order": "bgr"}, "invalid metadata: color_order is bgr"),
     "a recipe that is a list": ({"recipe": []}, "invalid metadata: recipe"),
     "a recipe with an unknown field": ({"recipe.model.wings": 2}, "recipe.model: unknown key 'wings'"),
     "a recipe with a field of another type": ({"recipe.model.depth": "ten"}, "recipe.model.depth"),
@@ -135,7 +135,7 @@ def test_a_workload_of_its_own_is_named_and_not_run(file, ssd_run, tmp_path, cap
 
 
 def test_what_is_not_known_on_a_card_is_left_out(file):
-    with_facts(file, {"data.manifest": "/etc", "more": 1, "controls": {"data": "/etc", "synthetic": 1}})
+    with_facts(file, {"data.manifest": "/etc", "more": 1, "options": {"data": "/etc", "synthetic": 1}})
     card = read_card(file)
     assert card["data"].keys() == {"hash", "category_ids"} and "more" not in card
-    assert card["controls"] == {"synthetic": False} and "more" in card_in(file)
+    assert card["options"] == {"synthetic": False} and "more" in card_in(file)

@@ -77,7 +77,7 @@ def test_a_graph_that_takes_nothing_is_refused(tmp_path):
 
 def test_a_pt2_that_gives_classes_where_boxes_are_named_is_refused(tmp_path):
     recipe = RECIPES["ssd-demo"]()
-    height, width = WORKLOADS["ssd"].network.eval_shape(recipe, 1, 1)
+    height, width = WORKLOADS["detection"].network.eval_shape(recipe, 1, 1)
 
     class Classes(torch.nn.Module):
         def forward(self, photos: torch.Tensor) -> tuple[torch.Tensor]:

@@ -45,7 +45,7 @@ def test_they_are_those_of_predict_on_the_same_bytes_digit_for_digit(run, servic
     for photo in photos:  # one by one: `predict` had them in one batch, where sums may come in another order
         command(capsys, "predict", run.folder, photo, "--no-save-images", "--output-dir", tmp_path / "answers")
         (image,) = json.loads((tmp_path / "answers" / "predictions.json").read_text())["images"]
-        each.append({key: image[key] for key in image if key not in ("file", "picture", "image_id")})
+        each.append({key: image[key] for key in image if key not in ("file", "annotated_image", "image_id")})
     assert any(image.get("detections", image.get("names")) for image in each)
     kind = "Objects" if "detections" in each[0] else "Classes"
     for photo, expected in zip(photos, each):

@@ -46,7 +46,7 @@ class Held(nn.Module):
 
 def predictor(network: nn.Module | None = None, name: str = "cat") -> TorchPredictor:
     return predictor_of(
-        Recipe(task="ssd", model=SSDModel(), input=BoxInput(image_size=64)), network or Held(), classes=[name, "dog"]
+        Recipe(task="detection", model=SSDModel(), input=BoxInput(image_size=64)), network or Held(), classes=[name, "dog"]
     )
 
 

@@ -33,7 +33,7 @@ MAX_NOTES, MAX_NOTE = 20, 400
 
 
 # What a user may know that a file does not say: among its facts.
-COLOURS, KNOWN_COLOURS = "colours", ("rgb", "bgr")
+COLOURS, KNOWN_COLOURS = "color_order", ("rgb", "bgr")
 
 
 class WeightFormatError(Exception):
