@@ -1,4 +1,5 @@
-"""Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields, Python from docstrings.
+"""Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields, published variants from
+rows.json, and Python from docstrings.
 Also write docs/schemas/flags.json, the setting of every flag of every command.
 
 The pages are committed, and tests/scripts/test_reference_pages.py compares them with what this script writes. Run it after a change of
@@ -24,6 +25,7 @@ from paceline.cli.main import VERBS, main
 from paceline.config.constraints import format_value
 from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
+from paceline.config.recipes.published_rows import ROWS
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference" / "generated"
 FLAGS = FOLDER.parents[1] / "schemas" / "flags.json"
@@ -187,6 +189,23 @@ def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> st
     return "\n".join(lines) + "\n"
 
 
+def page_of_variants(root: Path) -> str:
+    """Write the table of published variants; `tests/config/logged.json` has the runs whose logs were compared."""
+    logged = json.loads((root / "tests/config/logged.json").read_text())
+    lines = [
+        "# Published variants",
+        "",
+        "`paceline list configs` also prints these variants. [Published recipes](../../recipes.md) explains names and sources.",
+        "",
+        "| Variant | Source | Machine | Log | Chosen by paceline |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, row in ROWS.items():
+        log = "*" if f"{row.source} {name.partition('@')[0].replace('resnet50', 'resnet')}" in logged else ""
+        lines.append(f"| `{name}` | {row.source} | {row.machine} | {log} | {row.ours} |")
+    return "\n".join(lines) + "\n"
+
+
 def page_of_python(root: Path) -> str:
     """The public names and their docstrings; read, not imported, which would take torch."""
     lines = [
@@ -268,12 +287,14 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
     yield "python-api", page_of_python(root)
     for name, make in RECIPES.items():
         yield f"recipes/{name}", page_of_recipe(name, helps[make().task], dict(rows))
+    yield "recipes/published-variants", page_of_variants(root)
 
 
 def about(name: str) -> str:
     """One line on a page, for the list of pages: a clause after a colon, or nothing."""
     kind, _, title = name.partition("/")
-    text = VERBS[title] if kind == "cli" else inspect.getdoc(RECIPES[title]) or "" if kind == "recipes" else ""
+    make = RECIPES.get(title) if kind == "recipes" else None
+    text = VERBS[title] if kind == "cli" else (make and inspect.getdoc(make)) or ""
     return f": {plain(text.partition(chr(10))[0])}" if text else ""
 
 

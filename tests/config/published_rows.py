@@ -1,7 +1,8 @@
 """Every field of every published row: its family's table, and what the row itself states, from its log or from its files.
 
 A row with a log has that log's numbers (logged.json) and those that no log has, typed; a row without one is typed from the files
-that its source names. Which system a row is and on how many accelerators it ran is held by docs/reference/recipes.md.
+that its source names. Which system a row is and on how many accelerators it ran is held by
+docs/reference/generated/recipes/published-variants.md.
 """
 
 from __future__ import annotations

@@ -326,9 +326,14 @@ def test_a_row_differs_from_its_family_s_recipe_only_in_what_rows_are_made_of():
         assert changed <= free, (name, changed - free)
 
 
-def test_the_page_of_published_recipes_names_all_of_them():
-    page = (Path(__file__).parents[2] / "docs/reference/recipes.md").read_text()
-    named = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
-    assert named == ROWS.keys() | {name for name in RECIPES if not name.endswith(("-demo", "-finetune", "-cpu"))}
-    for name, row in ROWS.items():
-        assert f"| `{name}` | {row.source} | {row.machine} |" in page
+def test_the_pages_of_published_recipes_name_all_of_them_and_their_logs():
+    folder = Path(__file__).parents[2] / "docs/reference"
+    recipes, variants = folder / "recipes.md", folder / "generated/recipes/published-variants.md"
+    logs = dict(re.findall(r"^\| `([\w-]+)` \|.*\| (\*?) \|$", recipes.read_text(), re.MULTILINE))
+    assert logs.keys() == {name for name in RECIPES if not name.endswith(("-demo", "-finetune", "-cpu"))}
+    assert {name for name, log in logs.items() if log} == RUNS.keys()
+    lines = [line for line in variants.read_text().splitlines() if line.startswith("| `")]
+    assert lines == [
+        f"| `{name}` | {row.source} | {row.machine} | {'*' * (name in rows.LOGS)} | {row.ours} |"
+        for name, row in ROWS.items()
+    ]

@@ -6,7 +6,7 @@ Sources of rows.json:
   model_bn_span, global_batch_size, the first evaluation); of v2.0 and v4.0 from the configuration files. Of submissions with the same
   numbers on as many accelerators one stands there. Gradients were sums over an accelerator's images and no loss was scaled; ours are
   means, so `loss_scale` is that number of images.
-- SSD (v0.7, v1.1, the reference, Habana): configuration files (docs/reference/recipes.md names each), checked against the first run's
+- SSD (v0.7, v1.1, the reference, Habana): configuration files (`source` names each), checked against the first run's
   log. The reference's script says 300 warm-up steps; int() of its 2.619685 epochs makes 299. dell-dgx1 stands for eight scripts of
   three sizes, whose nchw and amp are number formats; 1x8x2x1 and 1x8x2x8 try a large run's warm-up on one machine, and end after 10
   epochs of its 26.
