@@ -197,7 +197,7 @@ def docker_files(job: LaunchJob, engine: str = "docker") -> tuple[LaunchFile, ..
     if job.nodes > 1:
         flags.append(EngineFlag(("--network", "host"), "ranks of other nodes connect to the address of the node"))
     if job.system.cpu_bind != "off":
-        why = "--system.cpu-bind sets the NUMA node of memory, which Docker blocks by default"
+        why = "Open MPI binds memory to NUMA nodes, which Docker blocks by default"
         flags.append(EngineFlag(("--cap-add", "SYS_NICE"), why))
     for mount in job.mounts:
         text = f"type=bind,source={mount.host},target={mount.inside}" + ("" if mount.writable else ",readonly")

@@ -15,7 +15,7 @@ flags=(
     --ulimit stack=67108864  # the compilers of torch.compile need a large stack
     --gpus all  # NVIDIA devices and the driver library of the host (nvidia-container-toolkit)
     --network host  # ranks of other nodes connect to the address of the node
-    --cap-add SYS_NICE  # --system.cpu-bind sets the NUMA node of memory, which Docker blocks by default
+    --cap-add SYS_NICE  # Open MPI binds memory to NUMA nodes, which Docker blocks by default
     --mount 'type=bind,source=/data/coco,target=/data/coco,readonly'  # named by /data/coco
     --mount 'type=bind,source=/home/ann/.cache/paceline,target=/home/ann/.cache/paceline'  # paceline's cache
     --mount 'type=bind,source=/runs/ssd,target=/runs/ssd'  # the run's folder
