@@ -42,7 +42,7 @@ def contenders(contest: InputBenchmark, cores: int) -> dict[str, Callable[[], An
 
 def loader_of(contest: InputBenchmark) -> Callable[..., Any]:
     """-> (workers, decode, intra-op threads) -> the contender."""
-    make = {"classification": photos_of, "ssd": boxes_of, "maskrcnn": masks_of}[contest.task]
+    make = {"classification": photos_of, "detection": boxes_of, "instance-segmentation": masks_of}[contest.task]
     return lambda *how: torchvision_loader(lambda decode: make(contest, decode), *how)
 
 

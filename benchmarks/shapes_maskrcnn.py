@@ -40,7 +40,7 @@ def count_shapes(
     """
     manifest = Manifest.load(prepare_if_needed(data, kind="boxes"))
     images = epochs * max(batch, manifest.splits["train"].images)
-    task = get_task("maskrcnn", manifest, settings, batch, images)
+    task = get_task("instance-segmentation", manifest, settings, batch, images)
     return {
         "data": str(data),
         "images": task.data.train_images,

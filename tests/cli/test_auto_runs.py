@@ -35,7 +35,8 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
     assert [line.split()[1] for line in lines if line.startswith("  --")] == ["4", "0.0125", "6"]
     facts = facts_of(tmp_path / "one")
     assert (
-        facts["auto"] == {"global_batch_size": 4, "optim.lr": 0.0125, "patience": 6} and not facts["options"]["auto_config"]
+        facts["auto_config"] == {"global_batch_size": 4, "optim.lr": 0.0125, "patience": 6}
+        and not facts["options"]["auto_config"]
     )
     assert (facts["recipe"]["global_batch_size"], facts["recipe"]["optim"]["lr"], facts["options"]["patience"]) == (
         4,
@@ -50,7 +51,7 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
     refused(command(capsys, *words, "--auto-config", "--output-dir", tmp_path / "flags"), "without --auto-config")
     cut = cut_after(tmp_path / "one", 3)
     said = command(capsys, *words, "--auto-config", "--output-dir", cut)
-    assert said.code == 0 and "auto:" not in said.out and facts_of(cut)["auto"] == facts["auto"]
+    assert said.code == 0 and "auto:" not in said.out and facts_of(cut)["auto_config"] == facts["auto_config"]
     refused(command(capsys, *words, "--auto-config", "--output-dir", cut), "finished")
     assert command(capsys, "train", cut / "run.json", "--output-dir", tmp_path / "again").code == 0
     refused(

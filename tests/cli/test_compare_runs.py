@@ -58,7 +58,7 @@ def test_an_unfinished_run_is_shown_and_does_not_count(runs, capsys, tmp_path):
 def test_what_cannot_be_compared_is_refused(runs, ssd_run, capsys, tmp_path):
     refused(command(capsys, "compare", runs[0]), "two runs")
     refused(command(capsys, "compare", runs[0], tmp_path / "gone"), "run.json")
-    refused(command(capsys, "compare", runs[0], ssd_run.folder), "tasks ... classification, ssd")
+    refused(command(capsys, "compare", runs[0], ssd_run.folder), "tasks ... classification, detection")
     refused(command(capsys, "compare", *runs[:2], "--metric", "box_ap"), "top1, top5")
     forge(runs[0], {"recipe.task": "strange"})
     assert command(capsys, "compare", *runs[:2]).code == 0  # a workload of one's own with the same scores

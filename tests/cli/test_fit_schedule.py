@@ -64,7 +64,10 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     assert min(measured[0].step, measured[0].evaluation, measured[0].first_step) > 0
     facts, (end,) = facts_of(run), events_of(run, "end")
     steps = facts["rescaled_schedule"]["steps"]
-    assert 8 < steps < 30 and (facts["rescaled_schedule"]["step_seconds"], facts["fitted"]["eval_seconds"]) == (4.0, 0.1)
+    assert 8 < steps < 30 and (facts["rescaled_schedule"]["step_seconds"], facts["rescaled_schedule"]["eval_seconds"]) == (
+        4.0,
+        0.1,
+    )
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
     assert (end["status"], end["step"]) == ("success", steps) and events_of(run, "train")[-1]["lr"] == 0
     assert (facts["options"]["max_time"], facts["options"]["rescale_schedule"]) == ("", False)

@@ -150,7 +150,7 @@ def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path
     assert done.returncode in (0, 1) and counted["broken rules"] == [], done.stdout + done.stderr
     found = json.loads((tmp_path / "out" / "qualify.json").read_text())
     by_name = {row["name"]: row for row in found["rows"]}
-    assert by_name["ResNet-50, step"]["expected"] == 7950 and by_name["SSD, step"]["verdict"] == "not judged"
+    assert by_name["ResNet-50, step"]["expected"] == 7950 and by_name["SSD, step"]["verdict"] == "not rated"
     assert by_name["matrix products, the slowest"]["expected"] == 790 and len(by_name) == 13
 
 

@@ -58,7 +58,7 @@ time.sleep(60)
 
 def test_each_command_is_timed_to_its_end_or_to_its_first_training_step(stand_ins, tmp_path):
     said = []
-    facts = measure(["ssd"], 2, tmp_path, said.append)
+    facts = measure(["detection"], 2, tmp_path, said.append)
     found = facts["commands"]
     assert list(found) == [ALONE, "sleeps", "refuses", "trains"] and facts["rounds"] == 2
     assert all(len(entry["seconds"]) == 2 for entry in found.values())
@@ -73,18 +73,18 @@ def test_each_command_is_timed_to_its_end_or_to_its_first_training_step(stand_in
 def test_a_command_that_ends_otherwise_is_named_with_what_it_said(stand_ins, tmp_path):
     stand_ins[1] = Command("refuses", ("-c", "import sys; print('why', file=sys.stderr); sys.exit(3)"), code=2)
     with pytest.raises(RuntimeError, match=r"(?s)exit code 3.*why"):
-        measure(["ssd"], 1, tmp_path)
+        measure(["detection"], 1, tmp_path)
     stand_ins[1] = Command("ends", ("-c", "import sys; sys.exit('no data')"), run=tmp_path / "run")
     with pytest.raises(RuntimeError, match=r"(?s)step.*no data"):
-        measure(["ssd"], 1, tmp_path)
+        measure(["detection"], 1, tmp_path)
 
 
 def test_the_table_and_the_json_hold_every_command(stand_ins, tmp_path, capsys):
     out = tmp_path / "startup.json"
-    said = command(capsys, "bench", "startup", "--tasks", "ssd", "--rounds", "1", "--output", out)
+    said = command(capsys, "bench", "startup", "--tasks", "detection", "--rounds", "1", "--output", out)
     assert said.code == 0 and "sleeps" in said.out and "x torch" in said.out
     assert list(json.loads(out.read_text())["commands"]) == [ALONE, "sleeps", "refuses", "trains"]
-    said = command(capsys, "bench", "startup", "--tasks", "ssd", "--rounds", "1", "--json")
+    said = command(capsys, "bench", "startup", "--tasks", "detection", "--rounds", "1", "--json")
     assert json.loads(said.out)["machine"]["versions"]["python"] == sys.version.split()[0]
     refused(command(capsys, "bench", "startup", "--rounds", "0"), "--rounds")
 

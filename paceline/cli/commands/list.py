@@ -78,7 +78,7 @@ def _tasks() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "about": f"{workload.about}; start with: paceline train {workload.start}",
+            "about": f"{workload.about}; recipe: {workload.start}",
             "data": workload.layout,
             "headline": workload.reporting.headline,
             "recipes": recipes[name],

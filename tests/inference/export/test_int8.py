@@ -47,7 +47,7 @@ def test_last_layers_and_decoding_stay_in_float():
 def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsys):
     out, floats = tmp_path / "cats.onnx", tmp_path / "floats.onnx"
     said = export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibration-images", 5)
-    assert said.code == 0 and check_line(said.out, "int8", "5 photos"), said
+    assert said.code == 0 and check_line(said.out, "int8", "5 images"), said
     model = onnx.load(out)
     kinds = [node.op_type for node in model.graph.node]
     assert kinds.count("QuantizeLinear") > 5 and model.producer_name == "paceline"
@@ -60,7 +60,7 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
     facts = json.loads(InferenceSession(out).get_modelmeta().custom_metadata_map["paceline"])
     assert facts["graph"]["precision"] == "int8" and facts["classes"] == ["ant", "bee", "cat"]
     assert export(capsys, resnet_run.folder, floats, "--verify-images", 0).code == 0
-    found = re.search(r"top1 of 9 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8: ([\d.]+)", said.out)
+    found = re.search(r"top1 \w+ 9 validation images[^:]*: ([\d.]+) in fp32, ([\d.]+) in int8: ([\d.]+)", said.out)
     assert found is not None, said
     shares, values = [], []
     for file in (floats, out):
@@ -93,7 +93,7 @@ def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, c
 def test_a_detector_in_eight_bits_is_scored_as_its_run_was(workload, request, tmp_path, capsys):
     run = request.getfixturevalue(f"{workload}_run")
     said = export(capsys, run.folder, tmp_path / "objects.onnx", "--precision", "int8")
-    found = re.search(r"box AP of 6 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8", said.out)
+    found = re.search(r"box AP \w+ 6 validation images[^:]*: ([\d.]+) in fp32, ([\d.]+) in int8", said.out)
     assert said.code == 0 and found is not None, said
     own = get_metrics(paceline.load(run.folder).evaluation())
     assert float(found[1]) == pytest.approx(100 * own["box_ap"], abs=0.1), own
