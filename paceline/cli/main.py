@@ -46,7 +46,7 @@ VERBS = {
     "weights": "download, inspect, and convert weights: paceline weights download resnet50",
     "container": "build the container image of this checkout, or open a shell in it: paceline container build|shell",
     "completion": "print shell completion for bash, zsh, or fish: paceline completion bash",
-    "doctor": "report the hardware and packages of this machine, and missing ones",
+    "doctor": "report what this machine has for training, and what is missing",
     "check-performance": "measure whether this machine is as fast as expected",
 }
 

@@ -168,7 +168,7 @@ def _decoders(require_decoder: Callable[[Any], None]) -> Iterator[Compared]:
 def _shared_memory() -> Iterator[Compared]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        yield "ok", "no /dev/shm, and none is needed, because threads decode the images"
+        yield "ok", "no /dev/shm, which the loader does not need"
         return
     free = shutil.disk_usage(folder).free / GIB
     text = f"/dev/shm has {free:.1f} GiB free; the loader uses none, NCCL between the GPUs of a node about 0.1 GiB"
