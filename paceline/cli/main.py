@@ -37,7 +37,7 @@ VERBS = {
     "prepare": "verify a dataset and write its manifest and index",
     "translate": "translate a command of a reference system: paceline translate 'ssd.py -e 64 -b 128'",
     "data": "describe, check, or pack a dataset: paceline data info|lint|pack DIR",
-    "list": "list tasks, recipes, systems, or decoders",
+    "list": "list tasks, recipes, published configurations, systems, or decoders",
     "runs": "list the runs in a folder: recipe, status, step, best result, time",
     "compare": "compare settings and results of runs, and test whether differences are significant",
     "bench": "measure speed compared with other libraries: paceline bench input",

@@ -210,7 +210,7 @@ def test_inspect_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
     said = capsys.readouterr().out
     rows = {line[:8].strip(): line[10:] for line in said.splitlines()}
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
-    assert rows["tensors"] == f"320 of {numbers:,} elements (267 float32, 53 int64)"
+    assert rows["tensors"] == f"320 with {numbers:,} elements (267 float32, 53 int64)"
     assert "00000000" in rows["file"] and rows["finite"] == "yes"
     assert check_text(rows["classes"], "1,000", "published order: n01440764")
     assert rows["fits"].startswith("resnet50 --model.width 4") and "320 tensors used" in rows["fits"]

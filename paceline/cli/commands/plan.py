@@ -60,7 +60,7 @@ class PlanFlags:
     val_images: Annotated[int, Help("number of validation images; 0: of the dataset")] = 0
     num_folds: Annotated[Whole, Help("number of folds of the training images, as in train; requires --data")] = 0
     fold: Annotated[Whole, Help("fold to evaluate on, from 1 to --num-folds")] = 0
-    auto_config: Annotated[bool, Help("choose settings by the dataset of --data, as in train, and print the flags")] = False
+    auto_config: Annotated[bool, Help("choose settings for the --data dataset, as in train, and print the flags")] = False
     images_per_second: Annotated[float, Help("images per second per rank at this batch size; 0: measured or published")] = (
         0.0
     )

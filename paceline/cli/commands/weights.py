@@ -237,7 +237,7 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     _row(
         printer,
         "tensors",
-        f"{len(tensors)} of {numbers:,} elements ({', '.join(f'{count} {name}' for name, count in types.items())})",
+        f"{len(tensors)} with {numbers:,} elements ({', '.join(f'{count} {name}' for name, count in types.items())})",
     )
     card = format_card(read_card(path)) if has_card(path) else {}
     for head, line in card.items():
