@@ -128,7 +128,7 @@ def format_late_capture_warning(steps: int, step: int) -> str:
 def approximation_warning(kind: str, count: int, step: int | None = None) -> str:
     """The warning about what an accelerator's fixed shapes left out; kinds are those of batch.py's APPROXIMATED."""
     what = {
-        "unsettled_boxes": "boxes whose NMS did not converge in the available rounds, so some duplicates may remain",
+        "unsettled_boxes": "boxes were not resolved by NMS in the available rounds, so some duplicates may remain",
         "candidates_left_out": "detections above the score threshold were ignored, because of --model.detect.topk-candidates",
     }
     at = "" if step is None else f" (first at step {step:,}; see `approximated` in events.jsonl)"

@@ -30,12 +30,12 @@ class EvalFlags:
     """What to score."""
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, or published name")] = Path()
-    data: Annotated[str, Help("dataset to score on, with val or test at least; empty: the run's dataset")] = ""
+    data: Annotated[str, Help("dataset to score on, with a val or test split; empty: the run's dataset")] = ""
     split: Annotated[Literal["", "val", "test", "train"], Help("split of --data; empty: val, or test without val")] = ""
     images_dir: Annotated[str, Help("folder of images to score on, with --annotations")] = ""
     annotations: Annotated[str, Help("COCO JSON file of --images-dir")] = ""
     checkpoint: Annotated[str, Help("checkpoint: best, last, all, or step-N")] = "best"
-    max_val_images: Annotated[int, Help("images to score, evenly spaced; 0: all of --data, or as in the run")] = 0
+    max_val_images: Annotated[int, Help("number of images to score, evenly spaced; 0: all of --data, or as in the run")] = 0
     val_subset: Annotated[Literal["", "tune", "test"], Help("half of the images, by file name; empty: as in the run")] = ""
     batch_size: Annotated[int, Help("images per forward pass; 0: as in the run")] = 0
     score_threshold: Annotated[float | None, Help("detection: score threshold; None: as in the recipe")] = None

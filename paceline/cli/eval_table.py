@@ -33,7 +33,7 @@ def evaluation_record(result: EvalResult, own: Mapping[str, float], ends: Mappin
 def format_evaluation(result: EvalResult, own: Mapping[str, float] = {}, ends: Mapping[str, Interval] = {}) -> list[str]:
     """Lines of at most 80 columns (long class names are cut); own, ends: as in `evaluation_record`."""
     lines = [*_metrics(result.metrics, ends), *_best_f1(result.best_f1), *_classes(result.predictions)]
-    return lines + (["", "  the run itself, on its validation images:", *_metrics(own, {})] if own else [])
+    return lines + (["", "  for comparison, the run on its own validation images:", *_metrics(own, {})] if own else [])
 
 
 def _best_f1(best: Mapping[str, float]) -> list[str]:

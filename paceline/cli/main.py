@@ -37,7 +37,7 @@ VERBS = {
     "prepare": "verify a dataset and write its manifest and index",
     "translate": "translate a command of a reference system: paceline translate 'ssd.py -e 64 -b 128'",
     "data": "describe, check, or pack a dataset: paceline data info|lint|pack DIR",
-    "list": "list tasks, recipes, systems, or decoders",
+    "list": "list tasks, recipes, published configurations, systems, or decoders",
     "runs": "list the runs in a folder: recipe, status, step, best result, time",
     "compare": "compare settings and results of runs, and test whether differences are significant",
     "bench": "measure speed compared with other libraries: paceline bench input",
@@ -46,7 +46,7 @@ VERBS = {
     "weights": "download, inspect, and convert weights: paceline weights download resnet50",
     "container": "build the container image of this checkout, or open a shell in it: paceline container build|shell",
     "completion": "print shell completion for bash, zsh, or fish: paceline completion bash",
-    "doctor": "report the hardware and packages of this machine, and missing ones",
+    "doctor": "report what this machine has for training, and what is missing",
     "check-performance": "measure whether this machine is as fast as expected",
 }
 

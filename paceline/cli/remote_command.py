@@ -78,7 +78,7 @@ def launch_for_answer(
     if where.walltime == "auto":
         raise PacelineError("--walltime auto: only supported for training. Set a time, for example --walltime 10m.")
     if not 0 <= ranks <= MAX_RANKS:
-        raise PacelineError(f"--nproc-per-node {ranks}: must be from 0 (the number of the system) to {MAX_RANKS:,}.")
+        raise PacelineError(f"--nproc-per-node {ranks}: must be from 0 (as in the system) to {MAX_RANKS:,}.")
     if where.scheduler != "local" and not system_name:
         raise PacelineError(
             f"--scheduler {where.scheduler}: requires the system of the nodes. Add --system NAME (paceline list systems)."

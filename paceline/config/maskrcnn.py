@@ -69,7 +69,7 @@ class RPN:
     allow_low_quality_matches: Annotated[bool, Help("use the best anchor of each object as positive at any IoU")] = True
     keep_border_anchors: Annotated[bool, Help("train on anchors that cross the image border")] = True
     samples_per_image: Annotated[Count, Help("number of sampled anchors per image in the losses")] = 256
-    positive_fraction: Annotated[Share, Help("of them positive at most")] = 0.5
+    positive_fraction: Annotated[Share, Help("maximum fraction of the sampled anchors that are positive")] = 0.5
     smooth_l1_beta: Annotated[AboveZero, Help("error at which smooth L1 becomes linear")] = 1 / 9
     pre_nms_topk_train: Annotated[Count, Help("anchors before NMS in training, per level or image (parity.nms_per)")] = 2000
     pre_nms_topk_test: Annotated[Count, Help("anchors before NMS in evaluation, per level or image")] = 1000
@@ -86,12 +86,12 @@ class RoI:
 
     fg_iou: Annotated[Share, Help("minimum IoU with an object for a positive proposal")] = 0.5
     samples_per_image: Annotated[int, Help("number of sampled regions per image in the class loss")] = 512
-    positive_fraction: Annotated[Share, Help("of them positive at most")] = 0.25
+    positive_fraction: Annotated[Share, Help("maximum fraction of the sampled regions that are positive")] = 0.25
     pool_size: Annotated[Count, Help("side of a pooled region (cells)")] = 7
     pool_type: Annotated[PoolingMode, Help("align: RoIAlign; pool: RoIPool, the maximum of each cell")] = "align"
     sampling_ratio: Annotated[Count, Help("sample points along the side of a cell; pool_type align only")] = 2
     aligned: Annotated[bool, Help("shift by half a pixel (detectron2); pool_type align only")] = False
-    num_convs: Annotated[Whole, Help("3x3 convolutions before one fully connected layer; 0: two of these layers")] = 0
+    num_convs: Annotated[Whole, Help("3x3 convolutions before one FC layer; 0: two FC layers and no convolution")] = 0
     conv_channels: Annotated[Channels, Help("channels of the 3x3 convolutions; 0: as in the FPN")] = 0
     fc_channels: Annotated[Count, Help("width of the fully connected layers")] = 1024
     smooth_l1_beta: Annotated[AboveZero, Help("error at which smooth L1 becomes linear (MLPerf, GluonCV: 1)")] = 1 / 9
@@ -107,7 +107,7 @@ class MaskHead:
     conv_channels: Annotated[Channels, Help("channels of the 3x3 convolutions; 0: as in the FPN")] = 0
     pool_size: Annotated[int, Ge(2), Help("side of a pooled region (cells); masks are twice as large")] = 14
     target: Annotated[MaskTarget, Help("soft: covered fraction of a cell; binary: at least half (MLPerf)")] = "soft"
-    target_buffer_size: Annotated[int, Ge(8), Help("side of the stored masks of larger objects (points)")] = 112
+    target_buffer_size: Annotated[int, Ge(8), Help("side of a stored mask (points); larger objects are coarser")] = 112
     sampling_ratio: Annotated[Whole, Help("sample points along the side of a target cell; 0: one per pixel")] = 0
 
 
@@ -118,7 +118,7 @@ class InstanceFilter:
     score_threshold: Annotated[BelowOne, Help("class probability that a detection must exceed")] = 0.05
     nms_iou: Annotated[Share, Help("IoU above which NMS removes the lower-scoring of two boxes of a class")] = 0.5
     max_detections: Annotated[Count, Help("maximum number of detections per image (GluonCV: 1000)")] = 100
-    topk_candidates: Annotated[int, Help("highest-scoring region-class pairs before NMS; accelerators only")] = 1000
+    topk_candidates: Annotated[int, Help("maximum region-class pairs before NMS, by score; accelerators only")] = 1000
     min_box_side: Annotated[float, Help("minimum width and height of a box (pixels)")] = 1e-2
     mask_threshold: Annotated[BelowOne, Help("probability above which a pixel belongs to the object")] = 0.5
 

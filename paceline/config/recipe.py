@@ -72,7 +72,7 @@ class Optim:
     momentum_style: Annotated[MomentumStyle, Help("how lr enters the velocity: torch, or MXNet's two forms")] = "torch"
     nesterov: Annotated[bool, Help("look-ahead gradient; momentum_style torch only")] = False
     weight_decay: Annotated[ZeroOrMore, Help("L2 coefficient, added to the gradient; adamw: times lr")] = 1e-4
-    no_decay: Annotated[NoDecay, Help("parameters without weight decay: none, BatchNorm's, or biases too")] = "none"
+    no_decay: Annotated[NoDecay, Help("parameters without weight decay: none, those of BatchNorm, or also biases")] = "none"
     lars_trust_coefficient: Annotated[AboveZero, Help("LARS trust coefficient")] = 0.001
     lars_eps: Annotated[ZeroOrMore, Help("LARS epsilon in the trust ratio's denominator")] = 0.0
     clip_value: Annotated[ZeroOrMore, Help("largest absolute gradient element, before the decay; 0: off")] = 0.0
@@ -154,7 +154,7 @@ def learning_rate(
 class Evaluation:
     """When to evaluate. A run ends when one evaluation meets every target of the recipe (metric >= value)."""
 
-    unit: Annotated[Unit, Help("unit of start, every and at: epochs, fractions of the run, or steps")] = "epochs"
+    unit: Annotated[Unit, Help("unit of start, every, and at: epochs, fractions of the run, or steps")] = "epochs"
     start: Annotated[ZeroOrMore, Help("first evaluation, in `unit`")] = 1.0
     every: Annotated[float, Help("interval between evaluations, in `unit`")] = 1.0
     at: Annotated[tuple[AboveZero, ...], Help("exact evaluation points, in `unit`; replaces start and every")] = ()

@@ -50,13 +50,13 @@ class RunOptions:
     fold_seed: Annotated[Whole, Help("random seed of the folds; independent of --seed")] = 0
     group_by: Annotated[str, Help("regular expression: images with the same captured text are in one fold")] = ""
     max_time: Annotated[str, Help("time limit with a graceful stop: 90 (seconds), 30m, 2h; includes earlier starts")] = ""
-    auto_config: Annotated[bool, Help("choose size, boxes, batch, length, and evaluations by the dataset")] = False
+    auto_config: Annotated[bool, Help("set image size, boxes, batch, length, and evaluations for the dataset")] = False
     rescale_schedule: Annotated[bool, Help("shorten the whole schedule to fit --max-steps or --max-time")] = False
     patience: Annotated[Whole, Help("stop after this many evaluations without improvement; 0: never")] = 0
     log_every: Annotated[Whole, Help("steps between train events; 0: about 200 per run, at most 100 steps apart")] = 0
     save_every: Annotated[Whole, Help("steps between checkpoints; 0: one per epoch")] = 0
     eval_every: Annotated[Whole, Help("steps between evaluations; 0: as in the recipe")] = 0
-    dedicated_eval_ranks: Annotated[Whole, Help("number of last ranks that only evaluate; 0: all ranks do both")] = 0
+    dedicated_eval_ranks: Annotated[Whole, Help("number of ranks (the last ones) that only evaluate; 0: all do both")] = 0
     keep_checkpoints: Annotated[Count, Help("number of newest checkpoints to keep, in addition to the best")] = 2
     sync_to: Annotated[str, Help("bucket folder to copy the run to and resume from: s3://BUCKET/PREFIX")] = ""
     keep_checkpoint_every: Annotated[Whole, Help("also keep checkpoints whose step is a multiple of N; 0: none")] = 0

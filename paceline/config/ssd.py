@@ -67,7 +67,7 @@ class SSDParity:
     """Switches that only reproduce an original program. The defaults are the MLPerf reference's rules."""
 
     new_bias: Annotated[NewBias, Help("initial biases of new layers; uniform: U(+-1 / sqrt(fan_in)); zero: 0")] = "uniform"
-    tie: Annotated[Tie, Help("object that wins a default box which two objects match best")] = "last"
+    tie: Annotated[Tie, Help("object that gets a default box that is the best match of two objects")] = "last"
     box_order: Annotated[BoxOrder, Help("order of equally good default boxes; an object matches the first")] = "cell"
     box_corners: Annotated[Literal["float32", "float64"], Help("precision of the corners of default boxes")] = "float32"
     clip_boxes: Annotated[bool, Help("clip predicted boxes to the image")] = False

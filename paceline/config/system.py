@@ -53,7 +53,7 @@ class System:
     disk_cache: Annotated[str, Help("local disk cache for images from buckets and web servers, e.g. 200GiB; off")] = "off"
     intra_op_threads: Annotated[Threads, Help("compute threads per rank; 0: OMP_NUM_THREADS if set, or cores / ranks")] = 0
     prefetch_steps: Annotated[int, Ge(1), Le(MAX_PREFETCH), Help("number of steps that the loader prepares ahead")] = 3
-    ram_cache: Annotated[str, Help("memory per node for encoded images, e.g. 40GiB; off; auto: half, if remote")] = "auto"
+    ram_cache: Annotated[str, Help("RAM per node for encoded images: 40GiB, off; auto: half of it, if remote")] = "auto"
     verify_checksums: Annotated[bool, Help("compare each image with the checksum that `prepare` recorded")] = True
     async_metrics: Annotated[bool, Help("compute metrics in a background thread while training continues")] = True
     cpu_bind: Annotated[Binding, Help("CPU cores per rank: exclusive, no-smt (one thread per core), node, or off")] = "off"

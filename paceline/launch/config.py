@@ -92,7 +92,7 @@ def warn_outside_variables(where: LaunchConfig, system: System) -> str:
     if not (names := [name for name in list_network_variables() if name not in inside]):
         return ""
     return (
-        f"note: {', '.join(names)} of this shell is not passed to the container, which has other libraries. To set it for the ranks, "
+        f"note: the container does not get {', '.join(names)} from this shell, because its libraries differ. To set it for the ranks, "
         f"add --system.env {names[-1]}=..."
     )
 

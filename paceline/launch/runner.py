@@ -154,7 +154,7 @@ def launch_job(job: LaunchJob, *, dry: bool = False, say: Callable[[str], None] 
             say(f"--- {path}\n{file.text.rstrip()}\n")
     if dry:
         for line in lacks:
-            say(f"not possible on this machine: {line}")
+            say(f"warning: {line}")
         say(f"Nothing was started (--dry-run). Start:  {shlex.join((*SCHEDULERS[job.through].by_hand, str(paths[0])))}")
         return 0
     if earlier is not None:

@@ -89,7 +89,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
                 if vote.vote() and state.step < due.last_step:
                     take()
                     if vote.reason == "time budget":  # this step is the last
-                        due.end(state.step, f"time budget {run.options.max_time} used up")
+                        due.end(state.step, f"--max-time {run.options.max_time} reached")
                     else:
                         recorder.doing("stopping: saving a checkpoint")
                         save_checkpoint()

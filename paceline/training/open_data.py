@@ -99,8 +99,8 @@ def _check_sampler(task: Task, reporter: Reporter) -> None:
         return
     if "draws" not in task.facts:
         raise RecipeError(
-            f"--sampler {sampler}: the custom task samples each image once per epoch. Set --sampler random, or give the shapes "
-            "of the data module the order of DataModule.sampled."
+            f"--sampler {sampler}: the custom task samples each image once per epoch. Set --sampler random, or pass the order "
+            "that DataModule.sampled returns to the shapes of the data module."
         )
     reporter.line(f"sampler {sampler}: {task.facts['draws']}")
 

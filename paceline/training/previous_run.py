@@ -135,7 +135,7 @@ def _format_extend_options(
         length = requested = int(saved.plan["total_steps"])
     if end["step"] >= requested:
         if end["step"] < length:  # it may stand further than this command asks
-            ways.append(f"--max-steps above {end['step']:,} (or remove it: {length:,})")
+            ways.append(f"--max-steps above {end['step']:,} (or 0 for all {length:,} steps)")
         elif options.rescale_schedule:
             ways.append("a higher --epochs or --max-images to `paceline train RUN/run.json --output-dir RUN`")
         else:
@@ -143,7 +143,7 @@ def _format_extend_options(
             most = max(getattr(recipe, flag), saved.recipe[flag])
             ways.append(f"--{flag.replace('_', '-')} above {most:g}")
             if requested < length:
-                ways.append(f"--max-steps above {end['step']:,} (or remove it)")
+                ways.append(f"--max-steps above {end['step']:,} (or 0 for no limit)")
     budget = 0.0 if options.rescale_schedule and not options.max_steps else parse_time_budget(options.max_time)
     if 0 < budget <= end["seconds"]:
         ways.append(
@@ -151,7 +151,7 @@ def _format_extend_options(
             f"{format_duration(end['seconds'])})"
         )
     if 0 < options.patience <= end.get("evaluations_since_best", 0):
-        ways.append(f"--patience above {options.patience} (or remove it)")
+        ways.append(f"--patience above {options.patience} (or 0 for no limit)")
     return ways
 
 

@@ -110,9 +110,9 @@ def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
     }
     if is_in_file(recipe.task):
         file = Path(recipe.task.rpartition(":")[0]).expanduser().resolve()
-        result["SHA-256 of the workload's file"] = file_sha256(file)
+        result["SHA-256 of the task's file"] = file_sha256(file)
         for name, helper in find_imported_files(file).items():
-            result[f"SHA-256 of {name} (imported by the workload's file)"] = file_sha256(helper)
+            result[f"SHA-256 of {name} (imported by the task's file)"] = file_sha256(helper)
     return result
 
 

@@ -224,7 +224,7 @@ def check_same_recipe(
         raise CheckpointError(f"{summary} {go_on}")
     more = f"\n  and {len(lines) - MAX_KEYS} more" if len(lines) > MAX_KEYS else ""
     raise CheckpointError(
-        f"the checkpoint has another recipe.{''.join(lines[:MAX_KEYS])}{more}\n{go_on}\n"
+        f"the checkpoint was trained with a different recipe.{''.join(lines[:MAX_KEYS])}{more}\n{go_on}\n"
         "Or start a new run from the weights:  --weights RUN/checkpoints/last --output-dir NEW_RUN"
     )
 

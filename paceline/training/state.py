@@ -173,7 +173,7 @@ def check_tensors(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> N
     if odd:
         raise CheckpointError(
             f"the tensors of the checkpoint do not match the model: {odd[0]} and {len(odd) - 1} more differ. "
-            "The checkpoint has another recipe. To start from its weights, use --weights."
+            "The checkpoint was trained with a different recipe. To start from its weights, use --weights."
         )
 
 

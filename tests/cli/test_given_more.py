@@ -157,7 +157,7 @@ def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of
     hasty = ["--max-time", "0.001s"]
     assert command(capsys, *words_for(photos, run, *hasty)).code == 0
     end = end_of(run)
-    assert end["status"] == "stopped_early" and check_text(end["reason"], "time budget 0.001s", "step 1 of 20")
+    assert end["status"] == "stopped_early" and check_text(end["reason"], "--max-time 0.001s", "step 1 of 20")
     refused(command(capsys, *words_for(photos, run, *hasty)), "--max-time above 0.001s")
     patient = ["--eval-every", 1, "--optim.lr", 0.01, "--target", "top1=1.5"]
     assert command(capsys, *words_for(photos, run, "--max-time", "1h", "--patience", 1, *patient)).code in (0, 1)
@@ -171,9 +171,9 @@ def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of
         ({}, {}, ["--max-images above 160"]),
         ({"max_steps": 20}, {}, ["--max-images above 160"]),
         ({}, {"max_images": 320}, []),
-        ({"max_steps": 20}, {"max_images": 320}, ["--max-steps above 20 (or remove it: 40)"]),
-        ({"max_steps": 14}, {"max_images": 320}, ["--max-steps above 20 (or remove it: 40)"]),
-        ({"max_steps": 14}, {}, ["--max-images above 160", "--max-steps above 20 (or remove it)"]),
+        ({"max_steps": 20}, {"max_images": 320}, ["--max-steps above 20 (or 0 for all 40 steps)"]),
+        ({"max_steps": 14}, {"max_images": 320}, ["--max-steps above 20 (or 0 for all 40 steps)"]),
+        ({"max_steps": 14}, {}, ["--max-images above 160", "--max-steps above 20 (or 0 for no limit)"]),
         ({"max_time": "90s"}, {"max_images": 320}, ["--max-time above 90s"]),
         ({"max_time": "101s"}, {"max_images": 320}, []),
         ({"patience": 2}, {"max_images": 320}, ["--patience above 2"]),

@@ -149,7 +149,7 @@ def test_class_names_stay_with_our_own_files(ours, tmp_path, capsys):
 
 
 REFUSED = {
-    "no file": ([], "pass a weights file"),
+    "no file": ([], "a weight file is required"),
     "the form that it has": (["{theirs}", "--format", "reference", "--output", "x.pth"], "already has this format"),
     "an odd ending": (["{ours}", "--format", "reference", "--output", "x.bin"], "must end in"),
     "no such form": (["{ours}", "--format", "caffe", "--output", "x.bin"], "--format caffe: not found"),
@@ -166,7 +166,7 @@ REFUSED = {
     "onto itself": (["{ours}", "--format", "paceline", "--output", "{ours}"], "must differ from the input file"),
     "a folder that cannot be": (["{ours}", "--format", "paceline", "--output", "{ours}/x.pth"], "File exists"),
     "too few names": (["{ours}", "--format", "paceline", "--output", "x.safetensors", "--class-names-file", "{names}"],
-        "1 names for 3 class rows"),
+        "1 names, but"),
     "a deep stem": (["{deep}", "--format", "paceline", "--output", "x.pth"], "three convolutions in its stem"),
 }  # fmt: skip
 
@@ -210,7 +210,7 @@ def test_inspect_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
     said = capsys.readouterr().out
     rows = {line[:8].strip(): line[10:] for line in said.splitlines()}
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
-    assert rows["tensors"] == f"320 of {numbers:,} elements (267 float32, 53 int64)"
+    assert rows["tensors"] == f"320 with {numbers:,} elements (267 float32, 53 int64)"
     assert "00000000" in rows["file"] and rows["finite"] == "yes"
     assert check_text(rows["classes"], "1,000", "published order: n01440764")
     assert rows["fits"].startswith("resnet50 --model.width 4") and "320 tensors used" in rows["fits"]
@@ -240,7 +240,7 @@ def test_inspect_takes_the_flags_of_the_recipe_that_it_names(tmp_path, capsys):
     assert weights_verb("inspect", file, "--recipe", "resnet50", "--model.witdh", 4) == 2
     assert "--model.width" in capsys.readouterr().err
     assert weights_verb("inspect", "--recipe", "resnet50") == 2
-    assert "weights file" in capsys.readouterr().err
+    assert "weight file" in capsys.readouterr().err
 
 
 def test_inspect_says_where_names_are_timms(tmp_path, capsys):

@@ -149,7 +149,7 @@ def test_a_used_up_time_budget_ends_with_an_evaluation_of_the_last_step(trainer)
     ended = trainer.run(command(trainer, run, flags, 1), ranks=2)
     assert [one.code for one in ended] == [0, 0], said(ended)
     assert [kind for kind, _ in kinds(run)][-3:] == ["checkpoint", "eval", "end"]
-    assert last_event(run)["status"] == "stopped_early" and "time budget" in last_event(run)["reason"]
+    assert last_event(run)["status"] == "stopped_early" and "--max-time" in last_event(run)["reason"]
 
 
 @pytest.mark.nightly("three live ranks for half a minute")

@@ -94,7 +94,7 @@ def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tm
     (ended,) = trainer.run(trainer.train(run, flags))
     assert ended.code == 0, ended.text
     end = last_event(run)
-    assert (end["event"], end["status"]) == ("end", "stopped_early") and "time budget 1s used up" in end["reason"]
+    assert (end["event"], end["status"]) == ("end", "stopped_early") and "--max-time 1s reached" in end["reason"]
     assert [kind for kind, _ in kinds(run)][-3:] == ["checkpoint", "eval", "end"]
     assert {step for _, step in kinds(run)[-3:]} == {end["step"]}
     assert (run / "report.html").exists()

@@ -265,6 +265,6 @@ def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, m
     said = train(capsys, class_photos, tmp_path / "a", *mirrored, steps=10)
     assert said.code == 0 and "downloaded" in said.out and "step-000008" in said.out
     said = train(capsys, class_photos, tmp_path / "c", *mirrored, "--model.depth", "18", steps=12)
-    refused(said, "another recipe", "model.depth", lines=12)
+    refused(said, "checkpoint", "model.depth", lines=12)
     assert not (tmp_path / "c").exists()
     assert "sync_to" in json.loads((tmp_path / "a/run.json").read_text())["options"]

@@ -53,7 +53,7 @@ class BenchEvalFlags:
     num_images: Annotated[int, Help("number of images in the synthetic dataset")] = 5000
     detections: Annotated[int, Help("number of detections per image")] = 100
     num_classes: Annotated[int, Help("classes")] = 80
-    rounds: Annotated[int, Help("number of rounds; each times every candidate once (pycocotools: about 1 min)")] = 1
+    rounds: Annotated[int, Help("number of rounds; each round times every candidate once (pycocotools: about 1 min)")] = 1
     output: Annotated[str, Help("JSON file to write the results to")] = ""
 
 
@@ -89,7 +89,7 @@ class BenchStartupFlags:
     """What to measure."""
 
     tasks: Annotated[tuple[str, ...], Help("tasks whose commands are timed")] = tuple(WORKLOADS)
-    rounds: Annotated[int, Help("number of rounds; each starts every command once, after `import torch`")] = 5
+    rounds: Annotated[int, Help("number of rounds; each round starts every command once, after `import torch`")] = 5
     json: Annotated[bool, Help("print one JSON object instead of tables")] = False
     output: Annotated[str, Help("JSON file to write the results to")] = ""
 
@@ -154,7 +154,7 @@ def _print_startup(facts: dict[str, Any]) -> None:
 class BenchCommFlags(RemoteFlags):
     """What to measure, and which nodes to start on."""
 
-    nproc_per_node: Annotated[int, Help("ranks per node; 0: of the launcher, or one per device, or 2 on a CPU")] = 0
+    nproc_per_node: Annotated[int, Help("ranks per node; 0: as started by the launcher, one per device, or 2 on a CPU")] = 0
     system: Annotated[str, Help("system to run on (CPUs: gloo, CUDA devices: NCCL); empty: auto")] = ""
     seconds: Annotated[float, Help("time per candidate and message size (s); at least 5 repetitions")] = 0.3
     max_message_mib: Annotated[float, Help("maximum message size (MiB); 0: no limit")] = 0.0
@@ -171,7 +171,7 @@ def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, BenchCommFlags(), "bench comm", ABOUT_COMM)
     check_user_file(flags.output)
     if not 0 <= flags.nproc_per_node <= MAX_RANKS_HERE:
-        raise PacelineError(f"--nproc-per-node {flags.nproc_per_node}: must be 2 to {MAX_RANKS_HERE}, or 0 in a launch.")
+        raise PacelineError(f"--nproc-per-node {flags.nproc_per_node}: must be 0 (automatic) or 2 to {MAX_RANKS_HERE}.")
     if not 0 < flags.seconds < math.inf:
         raise PacelineError(f"--seconds {flags.seconds:g}: must be above 0.")
     for name, value in (("--max-message-mib", flags.max_message_mib), ("--ddp-bucket-mib", flags.ddp_bucket_mib)):
@@ -194,10 +194,10 @@ def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
         raise PacelineError(f"--nodes: not supported in a process that {launch.kind} started. Remove the flag.")
     if flags.nproc_per_node not in (0, launch.world):
         raise PacelineError(
-            f"--nproc-per-node {flags.nproc_per_node}: {launch.kind} started {launch.world}. Remove the flag."
+            f"--nproc-per-node {flags.nproc_per_node}: must be {launch.world}, as started by {launch.kind}. Remove the flag."
         )
     if launch.world == 1:
-        raise PacelineError("bench comm: requires at least two ranks, because it measures communication between them.")
+        raise PacelineError("bench comm: requires at least two ranks, because it measures communication. Start more ranks.")
     return _measure_comm(flags, choose_system(flags.system or "auto"), launch)
 
 
@@ -244,7 +244,7 @@ def _print_comm(facts: dict[str, Any]) -> None:
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]:.1f}; torch {facts['torch']}. "
         "Times are of the slowest rank; GB/s are for the median time."
     )
-    print(f"{'':<52}{'bytes':>12}  {'us min':>11}{'median':>11}{'max':>11}{'GB/s':>9}{'bus GB/s':>9}  right")
+    print(f"{'':<52}{'bytes':>12}  {'us min':>11}{'median':>11}{'max':>11}{'GB/s':>9}{'bus GB/s':>9}  correct")
     for row in facts["rows"]:
         title = f"{row['kind']} {row['about']} {row['number']}".strip() if row["bytes"] else row["kind"]
         for name, times in row["seconds"].items():

@@ -43,7 +43,7 @@ class BenchInputFlags:
     baselines: Annotated[tuple[str, ...], Help("other libraries: dali, ffcv, mxnet, webdataset, grain, spdl, or all")] = ()
     baselines_dir: Annotated[Path | None, Help("folder of the baselines' environments; empty: in the cache")] = None
     install_baselines: Annotated[bool, Help("install missing baselines, each in its own environment")] = False
-    memory: Annotated[bool, Help("measure memory over two epochs of 1.3 million records, and the wait between")] = False
+    memory: Annotated[bool, Help("measure memory and the wait between two epochs of 1.3 million records")] = False
 
 
 def run_input(printer: Printer, arguments: Sequence[str]) -> int:

@@ -68,7 +68,7 @@ def run_step(printer: Printer, arguments: Sequence[str]) -> int:
         )
     measure = find_step_bench(flags.task, "step", STEPS)
     if flags.compile and (reason := WORKLOADS[flags.task].network.no_compile):
-        raise PacelineError(f"--compile: {flags.task}: {reason}, also in training (docs/contributing/architecture.md).")
+        raise PacelineError(f"--compile: not supported with --task {flags.task}: {reason}. Remove the flag.")
     return measure(flags)
 
 
@@ -146,8 +146,8 @@ def bench_maskrcnn(flags: BenchStepFlags) -> int:
     most = int(net.roi.samples_per_image * net.roi.positive_fraction)
     if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
         raise PacelineError(
-            f"--positives {' '.join(map(str, flags.positives))}: each must be from --objects {flags.objects} (all "
-            f"objects are positive) to {most}, the maximum per image."
+            f"--positives {' '.join(map(str, flags.positives))}: each value must be from {flags.objects} (--objects, all "
+            f"of them positive) to {most}, the maximum per image."
         )
     bench = MaskRCNNBench(
         batch=flags.batch_size or 1, height=flags.height, width=flags.width, classes=flags.num_classes, objects=flags.objects,
@@ -204,13 +204,13 @@ def _shapes(flags: BenchStepFlags) -> int:
     write_answer(facts, out=flags.output, printed=False)
     console = Console()
     console.print(
-        f"{facts['images']:,} images, {facts['objects']:,} objects, {batch} per forward: {facts['distinct_shapes']} shapes of "
+        f"{facts['images']:,} images, {facts['objects']:,} objects, {batch} per forward pass: {facts['distinct_shapes']} shapes of "
         f"{len(facts['buckets'])} buckets; {facts['padding']:.1%} of pixels are padding, {facts['empty_object_slots']:.1%} of "
         "object slots are empty"
     )
     for count, slots in facts["mask_slots"].items():
         console.print(
             f"mask-head slots with {count} positive regions per image: {slots['empty_on_an_accelerator']:.1%} of {slots['slots']} "
-            f"empty on an accelerator ({slots['gflop_of_empty_slots_forward']:.0f} GFLOP per image forward), none on a CPU"
+            f"empty on an accelerator ({slots['gflop_of_empty_slots_forward']:.0f} GFLOP per image in the forward pass), none on a CPU"
         )
     return 0

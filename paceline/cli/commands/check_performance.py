@@ -59,7 +59,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if not 0 < flags.minutes <= MAX_MINUTES:
         raise PacelineError(f"--minutes {flags.minutes:g}: must be above 0 and at most {MAX_MINUTES:g}.")
     if flags.output_dir if flags.raw else flags.output:
-        raise PacelineError("--output FILE: only supported with --raw; use --output-dir DIR only without --raw.")
+        raise PacelineError("--output FILE requires --raw; --output-dir DIR is not supported with --raw.")
     if flags.output_dir:
         if Path(flags.output_dir).is_file():
             raise PacelineError(f"--output-dir {flags.output_dir}: is a file. Choose a folder for {JSON_FILE} and {PAGE}.")
@@ -137,7 +137,7 @@ def _examined(flags: QualifyFlags, launch: Launch, folder: Path) -> list[str] | 
     problems = [f"{finding.about}: {finding.text}" for finding in results]
     for name, node in zip(called, nodes):
         if "NV" in node.links and node.network.endswith("by SHM"):
-            problems.append(f"{name}: GPUs have NVLink ({node.links}), but NCCL uses host memory: NCCL_P2P_DISABLE, IOMMU")
+            problems.append(f"{name}: NCCL uses host memory, not NVLink ({node.links}). Check NCCL_P2P_DISABLE and IOMMU")
     return problems
 
 

@@ -44,7 +44,7 @@ class CompareFlags:
     """Which runs."""
 
     runs: Annotated[
-        Words, tyro.conf.Positional, Help("two or more run folders; runs that differ only by seed are one side")
+        Words, tyro.conf.Positional, Help("two or more run folders; runs that differ only by seed form one side")
     ] = ()
     metric: Annotated[str, Help("metric to compare; empty: the primary metric of the task")] = ""
     bisect: Annotated[bool, Help("find the first step and tensor at which two runs diverge, by repeating steps")] = False
@@ -252,7 +252,7 @@ def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"{what} {time:>10} {cells[0]:>8} {cells[1]:>8}{note}"
     if result["common"] is not None and len(rows) > 1:
         yield ""
-        yield f"to {label} {format_metric(metric, result['common'])}, which all runs reached:"
+        yield f"steps and time to {label} {format_metric(metric, result['common'])}, which all runs reached:"
         for row in rows:
             steps, samples, seconds = row["reached"]
             yield f"  {row['side']:<4} {row['name']:<{width}} {steps:>8,} steps {samples:>12,} samples {format_duration(seconds):>10}"

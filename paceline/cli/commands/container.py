@@ -122,7 +122,7 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
         return ""
     if torch:
         raise PacelineError(
-            f"--torch {torch}: --system {system_name} needs PyPI's torch {pin.torch} ({pin.why}). Remove it."
+            f"--torch {torch}: --system {system_name} needs PyPI's torch {pin.torch} ({pin.why}). Remove --torch."
         )
     printer.say(f"torch {pin.torch}, from {pin.constraints}: {pin.why}")
     return pin.constraints

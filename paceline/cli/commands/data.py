@@ -116,7 +116,7 @@ def run_clear(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, DataClearFlags(), "data clear", "Remove the copies that --copy-data-to made.")
     folder = Path(flags.folder).expanduser()
     if not flags.folder or not folder.is_dir():
-        raise PacelineError(f"{flags.folder or 'data clear'}: pass the folder of --copy-data-to: paceline data clear DIR")
+        raise PacelineError(f"{flags.folder or 'DIR'}: must be the folder of --copy-data-to: paceline data clear DIR")
     sets, size, left = clear_copies(folder)
     printer.say(f"{folder}: {sets} {'copy' if sets == 1 else 'copies'} removed, {size:,} bytes")
     for path in left:

@@ -28,7 +28,7 @@ class PackFlags:
     format: Annotated[str, Help("webdataset (tars), recordio (MXNet's .rec), or tfrecord")] = "webdataset"
     output_dir: Annotated[str, Help("new or empty folder; to continue an interrupted command, run it again")] = ""
     resize_shorter_side: Annotated[int, Help("maximum shorter side, by resizing larger images (pixels); 0: keep")] = 0
-    jpeg_quality: Annotated[int, Help("quality of re-encoded JPEGs, 1 to 100; 0: 90, or the original file")] = 0
+    jpeg_quality: Annotated[int, Help("JPEG quality, 1 to 100; 0: 90 for resized images, others unchanged")] = 0
     order: Annotated[str, Help("kept: order of the dataset; shuffled: random order by --seed")] = "kept"
     seed: Annotated[int, Help("random seed of --order shuffled")] = 0
     num_shards: Annotated[int, Help("number of files of the training split; other splits: as many records per file")] = 0

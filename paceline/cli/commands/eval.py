@@ -69,7 +69,7 @@ class EvalSubject:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
-    flags = parse(printer, arguments, EvalFlags(), "eval", "Evaluate a checkpoint of a run, or a weights file.")
+    flags = parse(printer, arguments, EvalFlags(), "eval", "Evaluate a checkpoint of a run, or a weight file.")
     flags = replace(flags, run=run_folder(flags.run))
     check_flags(flags)
     launch = read_launch(os.environ)
@@ -199,7 +199,7 @@ def is_graph(path: Path) -> bool:
 def _need_data(flags: EvalFlags) -> None:
     if not flags.elsewhere:
         raise PacelineError(
-            f"{flags.run}: a weights file has no dataset. Pass the one to score on:  "
+            f"{flags.run}: a weight file has no dataset. Pass the one to score on:  "
             f"{format_command('eval', flags.run, '--data', 'DIR')}"
         )
 
@@ -207,7 +207,7 @@ def _need_data(flags: EvalFlags) -> None:
 def _weights(printer: Printer, flags: EvalFlags, world: int) -> tuple[EvalFlags, EvalSubject]:
     """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
     if flags.task_file:
-        raise PacelineError(f"--task-file {flags.task_file}: not supported for the weights file {flags.run}. Use --recipe.")
+        raise PacelineError(f"--task-file {flags.task_file}: not supported for the weight file {flags.run}. Use --recipe.")
     _need_data(flags)
     requested, explicit = parse_named_recipe(flags.recipe)
     for recipe in requested.values():  # before torch is loaded
@@ -228,7 +228,7 @@ def _detecting(recipe: Recipe, flags: EvalFlags) -> Recipe:
     known = model.get("detect", {}).keys() - ({"mask_threshold"} if not model.get("masks", True) else set())
     for name in (name.removeprefix("model.detect.") for name in changes):
         if name not in known:
-            raise RecipeError(f"--{name.replace('_', '-')}: not supported by this network.")
+            raise RecipeError(f"--{name.replace('_', '-')}: not supported by this network. Remove it.")
     with _own_flags():
         return override(recipe, changes)
 
@@ -351,7 +351,7 @@ def check_classes(task: Task, facts: RunRecord, data: str) -> None:
     raise DataError(
         f"--data {data or facts.options['data']}: its classes differ from those of the run. "
         f"Missing: {', '.join(missing[:5]) or 'none'}; unknown: {', '.join(extra[:5]) or 'none'}; "
-        f"{len(now)} classes in the dataset, {len(then)} in the run."
+        f"{len(now)} classes in the dataset, {len(then)} in the run. Use a dataset with the same classes."
     )
 
 

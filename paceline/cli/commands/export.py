@@ -23,7 +23,7 @@ from paceline.training.run_arguments import check_named
 class ExportFlags(ExportOptions):
     """What to write."""
 
-    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights file, or published name")] = Path()
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weight file, or published name")] = Path()
     checkpoint: Annotated[str, Help("checkpoint: best, last, or step-N")] = "best"
     task_file: Annotated[str, Help("custom task of the run, ./file.py:name, which is executed as Python")] = ""
     recipe: Annotated[str, Help("recipe that fits the weights, with flags in quotes; empty: detected")] = ""

@@ -43,7 +43,7 @@ from paceline.training.run_arguments import is_folder
 
 ABOUT = """Start training on one or more nodes. The command writes the launch files (sbatch script, mpirun or container command) in the
 run folder, prints them, and runs them. It follows the log and returns the exit code of the run. You can choose the source of nodes
-(--scheduler), the program that starts the ranks (--launcher), and the container (--container-runtime) separately. All flags of
+(--scheduler), the program that starts the ranks (--launcher), and the container (--container-runtime) independently. All flags of
 `paceline train` are supported. --dry-run only writes and prints the files. See docs/how-to/cluster/launch.md for examples."""
 MAX_TRIALS = 1000
 

@@ -25,7 +25,7 @@ KINDS = """usage: paceline list KIND [--json]
   systems     systems for --system
   decoders    values of --input.decoder, and which are installed
 
-Custom ones do not need an entry: ./file.py:function (docs/how-to/write-a-recipe.md)."""
+For a custom one, use ./file.py:function (docs/how-to/write-a-recipe.md)."""
 # Decoder -> the module that it is, how to install it, what it is good for.
 DECODERS = {
     "auto": ("torch", "", "nvjpeg on CUDA if the CPU cores are too slow, otherwise simplejpeg"),

@@ -29,9 +29,9 @@ KINDS = """usage: paceline mlperf KIND ...
 
 Both have --help. docs/how-to/write-mlperf-logs.md describes the contents of a log and how to make one that passes."""
 
-CHECK = """Run MLPerf's checkers (mlperf-logging) on one log or on the runs of a submission. They check the compliance of each log, in
-the closed division also the seeds, the reference convergence points if they exist for this number of runs, and a system description.
-Their output is printed unchanged."""
+CHECK = """Run MLPerf's checkers (mlperf-logging) on one log or on the runs of a submission, and print their output unchanged. Each
+log must comply with the rules. In the closed division, they also check the seeds and, if MLPerf has reference points for this number
+of runs, the convergence. With --system-desc, they also check a system description."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class MLPerfCheckFlags:
     """What to judge, and by which rules."""
 
     logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, or folders of trial-N/ or result_N.txt")] = ()
-    ruleset: Annotated[str, Help("version of the rules, e.g. 3.0.0; empty: the last with the benchmark of the log")] = ""
+    ruleset: Annotated[str, Help("version of the rules, e.g. 3.0.0; empty: the latest with the benchmark of the log")] = ""
     system_desc: Annotated[str, Help("systems/NAME.json of a submission to check; empty: none")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 

@@ -55,12 +55,12 @@ class PlanFlags:
     data: Annotated[str, Help("dataset to plan for; empty: of the recipe or the run")] = ""
     nodes: Annotated[int, Help("number of nodes")] = 1
     world_size: Annotated[int, Help("number of ranks; 0: nodes x ranks per node")] = 0
-    dedicated_eval_ranks: Annotated[int, Help("number of last ranks that only evaluate")] = 0
+    dedicated_eval_ranks: Annotated[int, Help("number of ranks (the last ones) that only evaluate")] = 0
     train_images: Annotated[int, Help("number of training images; 0: of the dataset")] = 0
     val_images: Annotated[int, Help("number of validation images; 0: of the dataset")] = 0
     num_folds: Annotated[Whole, Help("number of folds of the training images, as in train; requires --data")] = 0
     fold: Annotated[Whole, Help("fold to evaluate on, from 1 to --num-folds")] = 0
-    auto_config: Annotated[bool, Help("choose settings by the dataset of --data, as in train, and print the flags")] = False
+    auto_config: Annotated[bool, Help("choose settings for the --data dataset, as in train, and print the flags")] = False
     images_per_second: Annotated[float, Help("images per second per rank at this batch size; 0: measured or published")] = (
         0.0
     )
@@ -102,7 +102,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if flags.compare_with:
         return _print_difference(printer, shown)
     if flags.nodes < 1 or flags.world_size < 0:
-        raise RecipeError("--nodes must be 1 or more, --world-size 0 (automatic) or more.")
+        raise RecipeError("--nodes must be 1 or more, and --world-size must be 0 (automatic) or more.")
     check_rates(flags.images_per_second, flags.network_gbit)
     options = _with_fold(shown.options, flags, args.given)
     if flags.auto_config:
@@ -355,7 +355,7 @@ def with_machine_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
     added = [word for pair in kept.items() for word in pair]
     ours = f" Not published, so chosen by paceline: {row.ours}." if row.ours else ""
     about = f"{row.name}: {row.source}, on {row.machine}.{ours}"
-    there = f"planned there, except for your {' and '.join(yours)}" if yours else "planned there"
+    there = f"planned on that machine, except for your {' and '.join(yours)}" if yours else "planned on that machine"
     return [*words, *added], [about, f"{there}: {' '.join(added)}"]
 
 

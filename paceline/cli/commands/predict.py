@@ -42,7 +42,7 @@ class PredictFlags:
     )
     checkpoint: Annotated[str, Help("checkpoint: best, last, or step-N")] = "best"
     save_images: Annotated[bool, Help("write images with the predictions drawn")] = True
-    score_threshold: Annotated[float | None, Help("detection: score threshold; None: that of the best F1, or 0.3")] = None
+    score_threshold: Annotated[float | None, Help("detection: score threshold; None: at the best F1, or 0.3")] = None
     classes: Annotated[tuple[str, ...], Help("detection: classes to draw and print; empty: all")] = ()
     max_detections: Annotated[int, Help("detection: maximum detections per image to draw and print; 0: all")] = 0
     show_labels: Annotated[bool, Help("detection: draw class names and scores next to the boxes")] = True

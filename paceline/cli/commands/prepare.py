@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KINDS = f"""usage: paceline prepare [KIND] DIR|FILE ...   (without KIND, the kind is detected; KIND --help prints its flags)
 
   folder DIR     class folders: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg; or DIR/CLASS/*.jpg with --val-fraction
-  imagenet DIR   as folder, for all 1,281,167 and 50,000 images of ImageNet-1k; or --train-tar FILE --val-tar FILE
+  imagenet DIR   like folder, for all 1,281,167 + 50,000 images of ImageNet-1k; or --train-tar FILE --val-tar FILE
   coco DIR       boxes and masks: DIR/annotations/instances_train2017.json and DIR/train2017; or --zip-dir DIR; or files
   voc DIR        boxes: Pascal VOC, DIR/Annotations/*.xml and DIR/JPEGImages
   yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files

@@ -43,7 +43,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         return _compare(printer, flags)
     if flags.html:
         raise PacelineError(
-            f"--html {flags.html}: requires several runs. The report of one run is {folder / 'report.html'}."
+            f"--html {flags.html}: requires two or more runs. The report of one run is {folder / 'report.html'}."
         )
     # What is wrong is named before anything is written.
     is_own = is_in_file(str(read_run(folder, changed=print_error).recipe.get("task")))

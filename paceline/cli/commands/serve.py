@@ -81,7 +81,7 @@ def _checked(flags: ServeFlags) -> str:
     from paceline.inference.serve.limits import MIN_LETTERS, is_loopback
 
     if flags.run == Path():
-        raise PacelineError("a run or a weights file is required: paceline serve RUN")
+        raise PacelineError("a run or a weight file is required: paceline serve RUN")
     for name in ("max_queue", "max_upload_bytes", "timeout_seconds", "max_connections"):
         if not getattr(flags, name) > 0:
             raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be above 0.")

@@ -24,7 +24,7 @@ from paceline.training.run_arguments import is_folder
 USAGE = """usage: paceline train RECIPE [--data DIR] [--output-dir RUN] [--system NAME] [flags]
        paceline train ./my_file.py:my_recipe     a custom recipe
        paceline train RUN/run.json [--output-dir RUN]   repeat a run, or resume it with the same RUN
-       ... --task-file ./my_file.py:mine          repeat a run with a custom task
+       ... --task-file ./my_file.py:my_task       repeat a run with a custom task
 
 Recipes for your own data (-cpu: on a CPU), and small recipes that train from scratch:
 """

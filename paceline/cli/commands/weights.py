@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 KINDS = """usage: paceline weights KIND ...
 
   download NAME  download published weights and verify their checksum; without a name: list all weights
-  inspect FILE   print the format and contents of a weights file, and the networks that it fits
+  inspect FILE   print the format and contents of a weight file, and the networks that it fits
   convert FILE   --format FORMAT --output FILE: convert to another format; without --format: list all formats
 
 Every command has --help. Training accepts all of these formats except pickled arrays, which must be converted, and downloads
@@ -102,7 +102,7 @@ USUAL_EPS = 1e-5
 class WeightsConvertFlags:
     """What to convert."""
 
-    file: Annotated[str, tyro.conf.Positional, Help("weights file or folder of a checkpoint")] = ""
+    file: Annotated[str, tyro.conf.Positional, Help("weight file or folder of a checkpoint")] = ""
     format: Annotated[str, Help("format of the new file; empty: list all")] = ""
     output: Annotated[str, Help("file to write, with a suffix of the format: .safetensors, .pth, or .pkl")] = ""
     key: Annotated[str, Help("key of the weights in the file, such as model_ema; empty: the usual key")] = ""
@@ -115,7 +115,7 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, WeightsConvertFlags(), "weights convert", "Convert weights to another format.")
     if not flags.file and flags.format:
         raise PacelineError(
-            "pass a weights file: paceline weights convert FILE --format paceline --output FILE.safetensors"
+            "a weight file is required: paceline weights convert FILE --format paceline --output FILE.safetensors"
         )
     from paceline.models.weights.formats.table import writable_formats, write_format
 
@@ -143,7 +143,7 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     if form.name == "paceline" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise PacelineError(
-            f"--output {flags.output}: {out.suffix} cannot store that they require {needed}. Use .safetensors."
+            f"--output {flags.output}: {out.suffix} cannot store that the weights require {needed}. Use .safetensors."
         )
     if file.form.name == form.name == "reference":
         raise PacelineError(f"{flags.file}: already has this format (--format {form.name}).")
@@ -190,7 +190,7 @@ def _names(location: str, file: WeightFile) -> tuple[str, ...]:
 
     rows = count_class_rows(file.ours.tensors)
     if len(names) != rows:
-        raise PacelineError(f"--class-names-file {location}: {len(names):,} names for {rows:,} class rows in {file.path}.")
+        raise PacelineError(f"--class-names-file {location}: {len(names):,} names, but {file.path} has {rows:,} classes.")
     return names
 
 
@@ -206,7 +206,7 @@ LEFT_OUT = 3
 class WeightsInspectFlags:
     """What to look at."""
 
-    file: Annotated[str, tyro.conf.Positional, Help("weights file or folder of a checkpoint")] = ""
+    file: Annotated[str, tyro.conf.Positional, Help("weight file or folder of a checkpoint")] = ""
     recipe: Annotated[str, Help("recipe to compare with, followed by its flags; empty: all networks")] = ""
     all_tensors: Annotated[bool, Help("list all tensors that are missing, unknown, or converted")] = False
 
@@ -215,7 +215,7 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
     flags, args = _flags(printer, arguments)
     if not flags.file:
-        raise PacelineError("a weights file is required: paceline weights inspect FILE")
+        raise PacelineError("a weight file is required: paceline weights inspect FILE")
     from paceline.models.weights.formats.detect import PICKLED, conversion_command
     from paceline.models.weights.identify import SMALL, detect_timm_name, find_matching_recipes
     from paceline.models.weights.weight_file import find_non_finite, open_weights
@@ -237,7 +237,7 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     _row(
         printer,
         "tensors",
-        f"{len(tensors)} of {numbers:,} elements ({', '.join(f'{count} {name}' for name, count in types.items())})",
+        f"{len(tensors)} with {numbers:,} elements ({', '.join(f'{count} {name}' for name, count in types.items())})",
     )
     card = format_card(read_card(path)) if has_card(path) else {}
     for head, line in card.items():
@@ -296,7 +296,7 @@ def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsInspectFl
     """-> this verb's own flags, and the recipe as its flags change it where one is named."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
     if "--recipe" not in words[:-1] or set(HELP) & set(words):
-        prog, about = "weights inspect", "Print the contents of a weights file, and the networks that it fits."
+        prog, about = "weights inspect", "Print the contents of a weight file, and the networks that it fits."
         return parse(printer, arguments, WeightsInspectFlags(), prog, about), None
     at = words.index("--recipe")
     name = words[at + 1]

@@ -53,7 +53,7 @@ def assert_equal_on_ranks(messages: Messages, world: int, facts: Facts, name: st
     try:
         text = messages.wait(f"{name} text", until=time.monotonic() + ANSWER_SECONDS)
     except TimeoutError:
-        text = f"rank {other} has other settings than rank 0 and did not report which."
+        text = f"rank {other} and rank 0 have different settings, and rank {other} did not report which ones."
     raise RankMismatchError(text)
 
 

@@ -96,7 +96,7 @@ def apply_environment(
             environ[variable.name] = variable.value
             ours.append(variable.name)
         elif before != variable.value:
-            notes.append(f"{variable.name}={before} is already set and stays unchanged; the system sets {variable.value}")
+            notes.append(f"{variable.name}={before} is already set and is kept; the system would set {variable.value}")
     try:
         yield notes
     finally:

@@ -154,7 +154,7 @@ class PeerWatch:
             self._seen[peer] = (beat, 0) if beat is not None and _is_newer(beat, last) else (last, looks + (last != BYE))
         lost = [peer for peer, (_, looks) in self._seen.items() if looks >= limit]
         if lost:
-            text = f"no heartbeat for {limit * self._poll:g} s ({format_ranks(lost)} lost: killed, or the host is down)"
+            text = f"no heartbeat from {format_ranks(lost)} for {limit * self._poll:g} s (killed, or the host is down)"
             self._publish(lost[0], text, FAILED)
             self._leave(lost[0], text, FAILED)
 

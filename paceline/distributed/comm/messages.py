@@ -267,7 +267,7 @@ def verify_handshake(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
     if verify_message(secret, GREETING, raw) is None:
         if greeting.path:
             raise ForeignPeer("its handshake is not signed with the secret in its file")
-        raise SecretMismatch(f"its handshake is signed with another {SECRET_VARIABLE} than this rank has")
+        raise SecretMismatch(f"its handshake is signed with a different {SECRET_VARIABLE} from that of this rank")
     return greeting.key(secret)
 
 

@@ -144,7 +144,7 @@ def _topology() -> Iterator[Compared]:
     except RecipeError as problem:
         yield "note", f"{text}; {problem}"
         return
-    ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(explicit))
+    ranks = ", ".join(f"rank {rank} on {cores}" for rank, cores in enumerate(explicit))
     each = count_processing_elements(topology, system.ranks_per_node)
     yield "ok", f"{text}; --system.cpu-bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
 
@@ -168,10 +168,10 @@ def _decoders(require_decoder: Callable[[Any], None]) -> Iterator[Compared]:
 def _shared_memory() -> Iterator[Compared]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        yield "ok", "no /dev/shm, and none is needed, because threads decode the images"
+        yield "ok", "no /dev/shm, which the loader does not need"
         return
     free = shutil.disk_usage(folder).free / GIB
-    text = f"/dev/shm has {free:.1f} GiB free; the loader uses none, NCCL between the GPUs of a node about 0.1 GiB"
+    text = f"/dev/shm has {free:.1f} GiB free; the loader uses none, and NCCL uses about 0.1 GiB between the GPUs"
     yield ("ok", text) if free > LOW_SHM_GIB else ("note", f"{text}: docker run --shm-size=1g")
 
 

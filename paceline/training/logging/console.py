@@ -210,7 +210,7 @@ class Console(Reporter):
             self._advised = True
             self.warning(
                 f"note: training waits for images {100 * data_wait:.0f}% of the time, so the input is the bottleneck"
-                f"{self.input_rate and f' ({self.input_rate})'}. To find the slow part:  paceline bench input"
+                f"{self.input_rate and f' ({self.input_rate})'}. To find the slow part:  paceline bench input RECIPE --data DIR"
             )
 
 
