@@ -200,6 +200,11 @@ class Evaluation:
 class Recipe(Generic[ModelT, InputT]):
     """Describe what to train: model, data processing, optimizer, schedule, and target metrics.
 
+    If `ema_decay` is above 0, the exponential moving average (EMA) of the weights is evaluated, saved as the best checkpoint, and
+    used for prediction. It starts as a copy of the initial weights. In a short run, these would still contribute more than 1% at
+    the end (`ema_decay` to the power of the number of steps). The decay of step t = 0, 1, ... is then min(`ema_decay`, (1 + t) /
+    (10 + t)), and the run prints a message.
+
     Attributes:
         task (str): name of the task (``paceline list tasks``), or a custom task: ``"./file.py:name"``.
         model, input (dataclass): network and loss, and conversion of images to the network input. The task defines both classes.
@@ -210,15 +215,11 @@ class Recipe(Generic[ModelT, InputT]):
         bn_batch_size (int): number of images that share BatchNorm statistics.
         optim (Optim), schedule (Schedule), eval (Evaluation): optimizer, learning-rate schedule, and times of the evaluations.
         target (tuple[tuple[str, float], ...]): metrics that end the run, such as ``(("top1", 0.759),)``. Empty: train to the end.
-        ema_decay (float): decay per step of the exponential moving average (EMA) of the weights. 0: no EMA.
+        ema_decay (float): decay per step of the EMA. 0: no EMA.
         sampler (str): images of an epoch: ``"random"`` (each once), ``"class-balanced"``, or ``"repeat-factor"``.
         repeat_threshold (float): for ``"repeat-factor"``, sample classes in less than this fraction of images more often.
         seed (int): random seed of initial weights, sample order, and augmentation.
         pretrained (str): published weights that are recommended for ``--weights``. Empty: random initialization.
-
-    If `ema_decay` is above 0, the EMA is evaluated, saved as the best checkpoint, and used for prediction. It starts as a copy of
-    the initial weights. In a short run, these would still contribute more than 1% at the end (`ema_decay` to the power of the number
-    of steps). The decay of step t = 0, 1, ... is then min(`ema_decay`, (1 + t) / (10 + t)), and the run prints a message.
     """
 
     task: Annotated[str, Help("task: a name (paceline list tasks), or a custom one as ./file.py:name")]

@@ -36,7 +36,7 @@ class FailedImage(NamedTuple):
 
 @dataclass
 class ImageListing:
-    """The images in the given paths, and the files that were skipped."""
+    """List the images in the given paths, and count the files that were skipped."""
 
     photos: list[Path] = field(default_factory=list)
     places: list[PurePath] = field(default_factory=list)  # of each photo: its path in the named folder, or its name

@@ -32,7 +32,7 @@ Draw: TypeAlias = Callable[[np.ndarray, np.ndarray], Iterable[bytes]]
 
 
 class PreparedImage(NamedTuple):
-    """An image as the network receives it."""
+    """Hold an image as the network receives it."""
 
     photo: Photo
     header: Header  # its size in the recipe's frame

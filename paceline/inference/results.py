@@ -146,10 +146,11 @@ class ClassificationResult(PredictionResult):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DetectionResult(PredictionResult):
-    """Store the objects that a detector found in one image, sorted by score in descending order.
+    """Store the objects that a detector found in one image.
 
-    ``len(result)`` is the number of objects. ``result[rows]`` returns a new `DetectionResult` with the selected objects. `rows` is an
-    index, a slice, a list of indices, or a boolean mask. Boxes are not clipped to the image, as in evaluation.
+    Objects are sorted by score in descending order. ``len(result)`` is their number. ``result[rows]`` returns a new
+    `DetectionResult` with the selected objects. `rows` is an index, a slice, a list of indices, or a boolean mask. Boxes are not
+    clipped to the image, as in evaluation.
 
     Attributes:
         width, height (int): original size of the image in pixels, in the orientation that the network received.

@@ -86,7 +86,7 @@ class DataModule(ABC):
     evaluator: Callable[[Any], Evaluator]  # of this data module; raises DataError for data that cannot be scored
 
     def __init__(self, recipe: Recipe, manifest: Manifest, limits: tuple[int, int] = (0, 0)) -> None:
-        """Store the arguments. `limits`: at most this many training and validation images, evenly spaced (0: all)."""
+        """Store the arguments. `limits`: maximum training and validation images, evenly spaced (0: all)."""
         self.recipe, self.manifest, self.limits = recipe, manifest, limits
 
     def __getstate__(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class InputRank:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The result of one evaluation."""
+    """Hold the result of one evaluation."""
 
     metrics: Mapping[str, float]  # by the names that targets use; in [0, 1]
     images: int  # images scored, each exactly once
