@@ -1,6 +1,6 @@
 """Train image classifiers, object detectors, and instance-segmentation models.
 
-Importing this package has no side effects and does not import torch. ``train`` and ``load`` import it when they are called.
+Importing this package has no side effects and does not import torch. ``train`` and ``load`` import it when you call them.
 
 Example::
 
@@ -11,22 +11,22 @@ Example::
     predictor.predict("cat.jpg").draw().show()
 
 Functions:
-    train: Train a recipe and return a `TrainResult`. Its keyword arguments are listed in `TrainOptions`.
-    load: Open a run, a file of weights, or an exported graph, and return a `Predictor`.
+    train: Train a recipe and return a `TrainResult`. `TrainOptions` lists its keyword arguments.
+    load: Open a run, a weight file, or an exported graph, and return a `Predictor`.
 
 Results of a `Predictor`:
-    ClassificationResult: the best classes of an image.
-    DetectionResult: the objects of an image: boxes, class indices, names, scores, and masks.
-    FailedImage: an image that could not be read.
+    ClassificationResult: The most probable classes of an image.
+    DetectionResult: The objects in an image, with boxes, class indices, class names, scores, and masks.
+    FailedImage: An image that could not be read.
 
 Input of a `Predictor`:
-    Video: the frames of a video file or a camera, each one a `Frame`.
+    Video: The frames of a video file or a camera. Each item is a `Frame`.
 
 Errors:
-    PacelineError: base class of all errors that you can fix. The message states the problem and the fix.
-    RecipeError, DataError, CheckpointError: its subclasses.
+    PacelineError: Base class of all errors that you can fix. The message states the problem and the fix.
+    RecipeError, DataError, CheckpointError: Subclasses of `PacelineError`.
 
-Messages of ``load`` go to ``logging.getLogger("paceline")``.
+``load`` logs its messages to ``logging.getLogger("paceline")``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Training from Python: `paceline.train`, and `train_request`, which the command line calls too."""
+"""Train from Python.
+
+`train` is the public function `paceline.train`. The command line calls `train_request` directly.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,49 @@ if TYPE_CHECKING:
 
 
 class TrainOptions(TypedDict, total=False):
-    """Keyword arguments of `paceline.train`, besides its named parameters.
+    """List the keyword arguments that `paceline.train` accepts in addition to its named parameters.
 
-    The first group are settings of the run: the flags of ``paceline train``, which ``paceline train --help`` describes. The
-    second group are the top-level fields of the recipe, which ``paceline train RECIPE --help-all`` describes.
+    All of them are optional.
+
+    Settings of the run, which are also flags of ``paceline train``:
+        copy_data_to (str or Path): folder on a local disk of each node to copy the images to. Default: no copy
+        weights (str or Path): initial weights: a weight file, a run (its best checkpoint), a checkpoint, the name of published
+            weights, or ``"none"``.
+        max_steps (int): stop after this many optimizer steps. Default: 0 (the length of the recipe)
+        max_time (str): stop after this time: ``"90"`` (seconds), ``"30m"``, or ``"2h"``. Earlier starts of the run count.
+        rescale_schedule (bool): shorten the complete schedule to fit `max_steps` or `max_time`. Default: False
+        auto_config (bool): choose image size, boxes, batch size, length, and evaluations by the dataset. Default: False
+        patience (int): stop after this many evaluations without improvement. Default: 0 (never)
+        max_train_images (int): use only this many training images, evenly spaced. Default: 0 (all)
+        max_val_images (int): use only this many validation images, evenly spaced. Default: 0 (all)
+        val_subset (str): evaluate on half of the validation images, selected by file name: ``"tune"`` or ``"test"``.
+        lint (bool): check the dataset first, like ``paceline data lint``, and stop at serious problems. Default: False
+        num_folds (int): number of cross-validation folds of the training images. Default: 0 (no folds)
+        fold (int): fold to evaluate on, from 1 to `num_folds`. The run trains on all other folds.
+        fold_seed (int): random seed of the folds. It does not depend on `seed`. Default: 0
+        group_by (str): regular expression. Images with the same captured text are in the same fold.
+        log_every (int): steps between training events. Default: 0 (about 200 events per run, at most 100 steps apart)
+        save_every (int): steps between checkpoints. Default: 0 (one checkpoint per epoch)
+        eval_every (int): steps between evaluations. Default: 0 (as in the recipe)
+        dedicated_eval_ranks (int): number of last ranks that only evaluate. Default: 0 (all ranks train and evaluate)
+        keep_checkpoints (int): number of newest checkpoints to keep, in addition to the best one. Default: 2
+        keep_checkpoint_every (int): also keep checkpoints whose step is a multiple of this number. Default: 0 (none)
+        sync_to (str): bucket folder to copy the run to and to resume it from, such as ``"s3://BUCKET/PREFIX"``.
+        overfit_one_batch (bool): train repeatedly on the first batch, which is read once. Default: False
+        synthetic (bool): train on synthetic batches to measure the speed without input. Nothing is scored. Default: False
+        deterministic (bool): make runs bitwise reproducible, which is slower on accelerators. Default: False
+        profile (str): write a profiler trace of steps A+1 to B: ``"A:B"``, or ``"nvtx:A:B"`` for Nsight Systems.
+        quiet (bool): print only warnings, the result, and the path of the report. Default: False
+        json (bool): print events to stdout, one JSON object per line, and all other output to stderr. Default: False
+        logger (str or Sequence[str]): experiment trackers: ``"wandb"``, ``"mlflow"``, or ``"./file.py:name"``.
+        tensorboard (bool): write TensorBoard files to the run folder. Default: True
+        mlperf (Submission or Mapping[str, Any]): submission details for the MLPerf log.
+
+    Fields of the recipe, whose defaults depend on the recipe:
+        model, input: dataclasses of the task. `Recipe` describes all fields.
+        optim (Optim), schedule (Schedule), eval (Evaluation): complete groups of fields.
+        target, target_data, global_batch_size, epochs, max_images, epoch_rounding, bn_batch_size, ema_decay, sampler,
+            repeat_threshold, seed: top-level fields.
     """
 
     # Settings of the run
@@ -102,10 +144,11 @@ def train(
     overrides: Mapping[str, Any] | None = None,
     **options: Unpack[TrainOptions],
 ) -> TrainResult:
-    """Train a recipe to its target or its end, and return a summary of the run.
+    """Train a recipe and return a summary of the run.
 
-    The command ``paceline train`` does the same: the run prints its progress, and writes checkpoints and a report. If `output_dir` is
-    the folder of an interrupted run, the run is resumed. If it is the folder of a finished run, a larger `max_steps` continues it.
+    The run ends when it reaches the target of the recipe, or at the end of the recipe's schedule. As the command ``paceline train``
+    does, this function prints the progress, and writes checkpoints and a report to the run folder. If `output_dir` is the folder of
+    an interrupted run, training resumes. If it is the folder of a finished run, a larger `max_steps` continues training.
 
     Example::
 
@@ -113,35 +156,36 @@ def train(
         print(result.status, result.best_metrics)  # for example: stopped_early {'top1': 0.81, 'top5': 1.0}
         predictor = paceline.load(result.run_dir)
 
-        # Fine-tune with another batch size. The learning rate is not scaled, so name it again.
+        # Fine-tune with a different batch size. The learning rate is not scaled automatically, so set it, too.
         paceline.train("ssd-finetune", data="coco", weights="resnet34", global_batch_size=16, overrides={"optim.lr": 0.005})
 
     Args:
-        recipe (str or Recipe): name of a recipe, such as ``"classify-demo"`` (``paceline list recipes`` prints all), a
-            function in a file, ``"./file.py:function"``, or a `Recipe`.
-        data (str or Path): dataset: class folders, COCO, Pascal VOC, or YOLO. Default: the built-in images of the recipe.
-        output_dir (str or Path): run folder. Default: a new folder, runs/NAME-001, -002, and so on.
+        recipe (str or Recipe): what to train: the name of a recipe, such as ``"classify-demo"`` (``paceline list recipes`` prints
+            all of them), the name of a published configuration (``paceline list configs``), a function in a Python file
+            (``"./file.py:function"``), or a `Recipe`.
+        data (str or Path): dataset in class folders or in the format of COCO, Pascal VOC, or YOLO. Default: the built-in images of
+            the recipe
+        output_dir (str or Path): run folder. Default: a new folder, such as ``runs/NAME-001``
         system (str): hardware to train on, such as ``"cpu"`` or ``"gpu"``. Default: ``"auto"``
-        overrides (Mapping[str, Any], optional): fields of the recipe by their dotted names:
-            ``{"optim.lr": 0.1, "model.depth": 18}``. Names that begin with ``mlperf.`` set fields of `mlperf`.
-        **options: settings of the run and top-level fields of the recipe. `TrainOptions` has their types.
+        overrides (Mapping[str, Any], optional): values of nested recipe fields by dotted name, such as
+            ``{"optim.lr": 0.1, "model.depth": 18}``. Names that start with ``mlperf.`` set fields of `mlperf`.
+        **options: settings of the run and top-level fields of the recipe. `TrainOptions` describes them.
 
             Settings of the run: weights, max_steps, max_time, rescale_schedule, auto_config, patience, max_train_images,
             max_val_images, val_subset, lint, num_folds, fold, fold_seed, group_by, log_every, save_every, eval_every,
-            dedicated_eval_ranks, keep_checkpoints, keep_checkpoint_every, sync_to, overfit_one_batch,
-            synthetic, copy_data_to, deterministic, profile, quiet, json, logger, tensorboard, mlperf.
-            `logger` is a list of names: ``["wandb", "./file.py:name"]``. `mlperf` is a dict:
-            ``{"submitter": "Us", "cache_cleared": True}``.
+            dedicated_eval_ranks, keep_checkpoints, keep_checkpoint_every, sync_to, overfit_one_batch, synthetic, copy_data_to,
+            deterministic, profile, quiet, json, logger, tensorboard, mlperf. For example, ``logger=["wandb", "./file.py:name"]``
+            and ``mlperf={"submitter": "Us", "cache_cleared": True}``.
 
             Fields of the recipe: global_batch_size, epochs, max_images, bn_batch_size, ema_decay, seed, sampler, repeat_threshold,
-            epoch_rounding, target_data, and whole groups of fields: model, input, optim, schedule, eval; and target.
+            epoch_rounding, target, target_data, and the complete groups model, input, optim, schedule, and eval.
 
     Returns:
         TrainResult: status, reason, number of steps, best metrics, and run folder.
 
     Raises:
-        PacelineError: for everything that you can fix: an unknown name, an invalid value, a dataset that cannot be used, or a
-            run folder that is finished or in use. `RecipeError`, `DataError`, and `CheckpointError` are its subclasses.
+        PacelineError: if you can fix the error. Examples are an unknown name, an invalid value, an unusable dataset, and a run
+            folder that is finished or in use. Subclasses: `RecipeError`, `DataError`, and `CheckpointError`.
     """
     from paceline.config.published import system_for
 
@@ -164,7 +208,16 @@ def train(
 def train_request(request: Request, console: Console | None = None) -> TrainResult:
     """Train a request that `validate` accepted on this rank, and write the report of the run.
 
-    console   closed here; None: a new one, by the request's run_options
+    Args:
+        request (Request): the run to train.
+        console (Console, optional): destination of the messages, which is closed at the end. Default: a new console, configured by
+            the options of the request
+
+    Returns:
+        TrainResult: summary of the run.
+
+    Raises:
+        PacelineError: if the run is already finished. Its missing report is written first.
     """
     console = console or open_console(request.options, read_launch(os.environ).rank)
     console.describe = format_prepared
@@ -175,7 +228,10 @@ def train_request(request: Request, console: Console | None = None) -> TrainResu
 
 
 def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, console: Console) -> None:
-    """Write RUN/report.html, and print what comes next; where a report fails, a warning is printed, and the ending stays the same."""
+    """Write RUN/report.html, and print the path and the next command.
+
+    If the report fails, print a warning. The result of the run stays the same.
+    """
     from paceline.tools.report.run_report import write_report
 
     folder = Path(ending.run_dir)
@@ -191,7 +247,11 @@ def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, consol
 
 
 def write_missing_report(folder: Path) -> str:
-    """Write the report of a finished run that was killed before it had one; -> a line about it, or ""."""
+    """Write the report of a finished run that was killed before it had one.
+
+    Returns:
+        str: a line about the report, or "" if the report exists.
+    """
     if (folder / "report.html").exists():
         return ""
     from paceline.tools.report.run_report import write_report
@@ -211,10 +271,18 @@ OWN = ("data", "output_dir", "system", "overrides")
 def split_keywords(
     recipe: Recipe, keywords: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> tuple[RunOptions, dict[str, Any]]:
-    """Split keyword arguments into options of the run and fields of the recipe, which have dotted names as in `override`.
+    """Split keyword arguments into options of the run and fields of the recipe.
 
-    overrides  fields of the recipe that were given by their dotted names
-    Raises PacelineError for an unknown keyword, naming similar ones, and for a value of another type.
+    Args:
+        recipe (Recipe): recipe whose top-level fields are accepted.
+        keywords (Mapping[str, Any]): keyword arguments of `train`.
+        overrides (Mapping[str, Any]): values of recipe fields by dotted name.
+
+    Returns:
+        tuple[RunOptions, dict[str, Any]]: the options of the run, and the changed fields by dotted name, as `override` accepts them.
+
+    Raises:
+        PacelineError: if a keyword is unknown (the message suggests similar ones), given twice, or has a value of a wrong type.
     """
     if not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides):
         raise PacelineError('overrides: must be a dict with dotted names as keys: overrides={"optim.lr": 0.01}.')
@@ -244,7 +312,7 @@ def split_keywords(
 
 
 def _submission(value: Any) -> Submission:
-    """mlperf=... as a dict of its fields, or as a Submission."""
+    """Convert the value of `mlperf`, a dict of fields or a Submission, to a Submission."""
     facts = asdict(value) if isinstance(value, Submission) else value
     known = [entry.name for entry in fields(Submission)]
     if not isinstance(facts, Mapping):
@@ -255,7 +323,7 @@ def _submission(value: Any) -> Submission:
 
 
 def _plain(value: Any) -> Any:
-    """Paths as text, and other libraries' numbers (numpy's) as Python's."""
+    """Convert paths to text, and numbers of other libraries, such as NumPy, to numbers of Python."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, bool | int | float):

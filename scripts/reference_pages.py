@@ -211,7 +211,7 @@ def page_of_python(root: Path) -> str:
     lines = [
         "# Python API",
         "",
-        "The names that your code can import. To extend the package, see [how to add a task](../../how-to/extend/task.md).",
+        "This page lists the public names. To extend the package, see [how to add a task](../../how-to/extend/task.md).",
         "",
     ]
     for module, file, name in PUBLIC:

@@ -1,7 +1,7 @@
-"""Recipe: what is learned. Global quantities only; where it runs is the System's business (`system.py`).
+"""Define a recipe: model, data processing, and training settings, independent of the hardware.
 
-Every field's comment stands on the field's own line: it is that field's help text on the command line.
-Nothing derived is stored here: steps, per-rank batches and decay points come out of `plan.py`, once, after overrides.
+`system.py` describes the hardware. The `Help` of each field is also the help of its flag. Derived values, such as steps, per-rank
+batches, and decay points, are not stored here. `plan.py` computes them once, after overrides.
 """
 
 from __future__ import annotations
@@ -64,7 +64,24 @@ BatchImages = Annotated[int, Ge(1), Le(MAX_BATCH)]
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimizer. Formulas: paceline/training/optim/sgd.py (SGD and LARS) and adamw.py."""
+    """Configure the optimizer.
+
+    paceline/training/optim/sgd.py has the formulas of SGD and LARS, and adamw.py has those of AdamW.
+
+    Attributes:
+        name (str): ``"sgd"``, ``"lars"``, or ``"adamw"``.
+        lr (float): peak learning rate for the `global_batch_size` of the recipe. It is never rescaled.
+        momentum (float): momentum coefficient in [0, 1). For AdamW, beta1.
+        momentum_style (str): how `lr` enters the velocity: ``"torch"``, ``"mxnet"``, or ``"mxnet-corrected"``.
+        nesterov (bool): use Nesterov momentum. Requires SGD and `momentum_style` ``"torch"``.
+        weight_decay (float): L2 coefficient, which is added to the gradient. For AdamW, it is multiplied by `lr`.
+        no_decay (str): parameters without weight decay: ``"none"``, ``"norm"`` (BatchNorm), or ``"norm-and-bias"``.
+        lars_trust_coefficient, lars_eps (float): trust coefficient of LARS, and epsilon in the denominator of its trust ratio.
+        clip_value, clip_norm (float): maximum absolute value of a gradient element before weight decay, and maximum norm of the
+            gradient over all weights. 0 turns clipping off. Only one of them may be above 0.
+        bias_lr_factor, head_lr_factor (float): factors on the learning rate of biases, and of layers outside the backbone.
+        layer_decay (float): learning-rate factor of the last stage. It is applied again for each stage before it.
+    """
 
     name: Annotated[OptimizerName, Help("optimizer")] = "sgd"
     lr: Annotated[AboveZero, Help("peak learning rate for the recipe's global_batch_size; it is never rescaled")] = 0.1
@@ -84,7 +101,19 @@ class Optim:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate over the run: a pure function of the step, `learning_rate`."""
+    """Configure the learning rate over the run, which `learning_rate` computes for each step.
+
+    Attributes:
+        name (str): decay after the warm-up: ``"cosine"``, ``"polynomial"``, ``"multistep"``, or ``"constant"``.
+        unit (str): unit of the lengths below: ``"epochs"``, ``"fraction"`` (of the run), or ``"steps"``.
+        warmup (float): length of the linear warm-up, in `unit`.
+        warmup_start_factor (float): learning rate at the start of the warm-up, as a fraction of `lr`.
+        warmup_step_offset (int): position of the first step on the warm-up ramp: -1, 0, or 1.
+        decay_start, decay_end (float): start and end of a cosine or polynomial decay, in `unit`. `decay_end` 0: the end of the run.
+        milestones (tuple[float, ...]): for ``"multistep"``, ascending times at which `lr` is multiplied by `gamma`, in `unit`.
+        gamma (float): for ``"multistep"``, factor on `lr` at each milestone.
+        min_lr (float): learning rate at the end of a cosine or polynomial decay.
+    """
 
     name: Annotated[ScheduleName, Help("shape of the decay after the warm-up")] = "cosine"
     unit: Annotated[Unit, Help("unit of the lengths below: epochs, fractions of the run, or steps")] = "epochs"
@@ -110,24 +139,23 @@ def learning_rate(
     hold_steps: float = 0.0,
     boundaries: tuple[float, ...] = (),
 ) -> float:
-    """The learning rate of 0-based step `step`: nothing to save, nothing to restore wrongly.
+    """Return the learning rate of step `step`, counted from 0. The function has no state to save.
 
-    The numbers of steps are the schedule's lengths, counted in steps; they may be fractions, because recipes state them in epochs.
-    Letters: t = step + 1, as MXNet counts updates   W warm-up steps   T total_steps, at which the decay ends
+    Lengths are in steps. They may be fractional, because recipes state them in epochs. t = step + 1 is the number of the update as in
+    MXNet, W is warmup_steps, and T is total_steps, at which the decay ends.
 
-    Warm-up: a straight line from warmup_start_factor * peak at 0 to peak at W, read at step + schedule.warmup_step_offset
-    (1, as MXNet counts: the first step already has some; 0, as GluonCV and Habana: the first step has warmup_start_factor * peak;
-    -1, as NVIDIA's Mask R-CNN: the first step has 0, the second warmup_start_factor * peak);
-    polynomial reads it at t, whatever warmup_step_offset says.
-    After it:
-    polynomial  min_lr + (peak - min_lr) * (1 - (t - W) / (T - W))^2, so the update t = T has min_lr
-    cosine      min_lr + (peak - min_lr) * (1 + cos(pi * (step - W) / (T - W))) / 2, so the step after the last has min_lr
-    multistep   peak * gamma^(milestones at or below step); milestones count from the first step, warm-up included
-    constant    peak
-    hold_steps: up to this step the peak is held; in the two formulas it takes W's place where it lies beyond W.
-    At and beyond T polynomial and cosine stay at min_lr.
-    Sources: MLPerf's MXNet ResNet (PolySchedule) for polynomial; torch.optim.lr_scheduler's CosineAnnealingLR and MultiStepLR
-    for cosine and multistep, both counted from the first step as torch and MXNet do.
+    The warm-up is linear from warmup_start_factor * peak at 0 to peak at W, and is evaluated at step + schedule.warmup_step_offset.
+    The offset is 1 in MXNet, so the first step is already above the start. It is 0 in GluonCV and Habana: the first step has
+    warmup_start_factor * peak. It is -1 in NVIDIA's Mask R-CNN: the first step has 0, the second warmup_start_factor * peak.
+    The polynomial schedule always uses t. After the warm-up:
+        polynomial: min_lr + (peak - min_lr) * (1 - (t - W) / (T - W))^2, so the update t = T has min_lr
+        cosine: min_lr + (peak - min_lr) * (1 + cos(pi * (step - W) / (T - W))) / 2, so the step after the last has min_lr
+        multistep: peak * gamma^(number of milestones at or before step), counted from the first step, including the warm-up
+        constant: peak
+    The peak is held up to hold_steps, which replaces W in both formulas if it is greater. At T and later, both stay at min_lr.
+
+    References: PolySchedule of MLPerf's MXNet ResNet (polynomial). CosineAnnealingLR and MultiStepLR of torch.optim.lr_scheduler
+    (cosine and multistep), counted from the first step as in torch and MXNet.
     """
     kind, min_lr = schedule.name, schedule.min_lr
     count = step + 1 if kind == "polynomial" else step
@@ -152,7 +180,15 @@ def learning_rate(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When to evaluate. A run ends when one evaluation meets every target of the recipe (metric >= value)."""
+    """Configure when to evaluate.
+
+    A run ends when one evaluation meets every target of the recipe (metric >= value).
+
+    Attributes:
+        unit (str): unit of `start`, `every`, and `at`: ``"epochs"``, ``"fraction"`` (of the run), or ``"steps"``.
+        start, every (float): first evaluation, and interval between evaluations, in `unit`.
+        at (tuple[float, ...]): exact evaluation points, in `unit`. They replace `start` and `every`.
+    """
 
     unit: Annotated[Unit, Help("unit of start, every, and at: epochs, fractions of the run, or steps")] = "epochs"
     start: Annotated[ZeroOrMore, Help("first evaluation, in `unit`")] = 1.0
@@ -162,11 +198,28 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Recipe(Generic[ModelT, InputT]):
-    """What is learned: model, data treatment, optimizer, schedule, quality target.
+    """Describe what to train: model, data processing, optimizer, schedule, and target metrics.
 
-    With `ema_decay` an average of the weights is evaluated, kept as best and predicted with. It starts as a copy of the first weights
-    (--weights, where given). In a run so short that these would still weigh more than 1 percent in it at the end (ema_decay to the
-    power of the run's steps), the decay of step t = 0, 1, ... is min(ema_decay, (1 + t) / (10 + t)) instead, and the run says so.
+    If `ema_decay` is above 0, the exponential moving average (EMA) of the weights is evaluated, saved as the best checkpoint, and
+    used for prediction. It starts as a copy of the initial weights. In a short run, these would still contribute more than 1% at
+    the end (`ema_decay` to the power of the number of steps). The decay of step t = 0, 1, ... is then min(`ema_decay`, (1 + t) /
+    (10 + t)), and the run prints a message.
+
+    Attributes:
+        task (str): name of the task (``paceline list tasks``), or a custom task: ``"./file.py:name"``.
+        model, input (dataclass): network and loss, and conversion of images to the network input. The task defines both classes.
+        target_data (str): dataset that the target was set for. With another one, the target is ignored and the run trains to the end.
+        global_batch_size (int): images per optimizer step, over all ranks and micro-batches.
+        epochs (float), max_images (int): length in passes over the training images, or in images. Exactly one must be above 0.
+        epoch_rounding (str): rounding of the steps per epoch: ``"exact"`` (may be fractional), ``"up"``, or ``"down"``.
+        bn_batch_size (int): number of images that share BatchNorm statistics.
+        optim (Optim), schedule (Schedule), eval (Evaluation): optimizer, learning-rate schedule, and times of the evaluations.
+        target (tuple[tuple[str, float], ...]): metrics that end the run, such as ``(("top1", 0.759),)``. Empty: train to the end.
+        ema_decay (float): decay per step of the EMA. 0: no EMA.
+        sampler (str): images of an epoch: ``"random"`` (each once), ``"class-balanced"``, or ``"repeat-factor"``.
+        repeat_threshold (float): for ``"repeat-factor"``, sample classes in less than this fraction of images more often.
+        seed (int): random seed of initial weights, sample order, and augmentation.
+        pretrained (str): published weights that are recommended for ``--weights``. Empty: random initialization.
     """
 
     task: Annotated[str, Help("task: a name (paceline list tasks), or a custom one as ./file.py:name")]
@@ -192,9 +245,9 @@ class Recipe(Generic[ModelT, InputT]):
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Refuse a recipe that contradicts itself.
+    """Reject a recipe that contradicts itself.
 
-    Raises RecipeError naming the field.
+    Raises RecipeError that names the field.
     """
     check_bounds(recipe)
     if (recipe.epochs > 0) == (recipe.max_images > 0):
@@ -245,9 +298,9 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def check_sizes(recipe: Recipe[Any, Any]) -> None:
-    """Refuse counts, widths and sides of model and input that no network here can have: they would only fill the memory.
+    """Reject counts, widths, and sides that no network can have and that would only fill the memory.
 
-    Raises RecipeError naming the flag.
+    Raises RecipeError that names the flag.
     """
     for flag, node, most in (("--model", recipe.model, MAX_IN_MODEL), ("--input", recipe.input, MAX_IN_INPUT)):
         for name, value in flatten(node, f"{flag}.").items():
@@ -257,16 +310,16 @@ def check_sizes(recipe: Recipe[Any, Any]) -> None:
 
 
 def differing_fields(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
-    """The dotted fields in which two dataclasses differ -> their two values; None where one of them has no such field."""
+    """Map each dotted field in which two dataclasses differ to its values, None if missing."""
     ours, theirs = flatten(one), flatten(other)
     pairs = {name: (ours.get(name), theirs.get(name)) for name in (*ours, *(theirs.keys() - ours.keys()))}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def check_rules(*rules: tuple[str, Any, bool, str]) -> None:
-    """Each rule is (flag, value, whether it holds, what must hold).
+    """Check rules of the form (flag, value, True if the rule holds, text of the rule).
 
-    Raises RecipeError for the first that does not.
+    Raises RecipeError for the first rule that does not hold.
     """
     for flag, value, holds, what in rules:
         if not holds:
@@ -276,11 +329,11 @@ def check_rules(*rules: tuple[str, Any, bool, str]) -> None:
 def check_batch_and_lr(
     before: Recipe, after: Recipe, explicit: Set[str], *, spelt: Literal["flags", "python"] = "flags"
 ) -> None:
-    """Refuse a changed global batch whose learning rate was not stated again (no hidden scaling).
+    """Reject a changed global batch size unless the learning rate is set, too. Nothing is scaled.
 
-    explicit  dotted names of the fields that were set by hand
-    spelt   how the message names fields
-    Raises RecipeError that prints both ways out.
+    explicit  dotted names of the fields that the user set
+    spelt     form of the fields in the message
+    Raises RecipeError with both solutions.
     """
     if after.global_batch_size == before.global_batch_size or "optim.lr" in explicit:
         return
@@ -297,9 +350,9 @@ def check_batch_and_lr(
 
 
 def resolve_length(recipe: Recipe, explicit: set[str]) -> Recipe:
-    """--epochs on a recipe counted in images (or the reverse) replaces its length instead of contradicting it.
+    """Let `epochs` replace the length of a recipe in images, and `max_images` one in epochs.
 
-    explicit  dotted names of the fields that were set by hand
+    explicit  dotted names of the fields that the user set
     """
     if "epochs" in explicit and "max_images" not in explicit and recipe.epochs:
         return replace(recipe, max_images=0)
@@ -309,9 +362,9 @@ def resolve_length(recipe: Recipe, explicit: set[str]) -> Recipe:
 
 
 def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe with dotted fields replaced, e.g. {"optim.lr": 0.1, "global_batch_size": 64}; the batch rule is applied.
+    """Replace recipe fields by dotted name, such as {"optim.lr": 0.1}, and check the result.
 
-    Raises RecipeError for an unknown field, naming its nearest neighbor, and for a value of another type.
+    Raises RecipeError for an unknown field (suggesting a similar one), a value of a wrong type, and an invalid recipe.
     """
     changed = resolve_length(with_fields(recipe, changes), set(changes))
     check_batch_and_lr(recipe, changed, set(changes), spelt="python")
@@ -320,7 +373,7 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 def with_fields(recipe: Recipe[Any, Any], changes: Mapping[str, Any]) -> Recipe[Any, Any]:
-    """The recipe with dotted fields replaced; of the result nothing but the fields' types is checked. Raises as `override`."""
+    """Replace recipe fields by dotted name, and check only their types. Raise the errors of `override`."""
     for dotted, value in changes.items():
         recipe = _replace_at(recipe, dotted.split("."), value, dotted)
     return recipe

@@ -1,6 +1,7 @@
-"""System: where a recipe runs. Nothing in it changes a result beyond the order of floating-point sums and their precision.
+"""Define a system: the hardware that a recipe runs on.
 
-Every field's comment stands on the field's own line: it is that field's help text on the command line.
+Its fields change a result only by the order of floating-point sums and by their precision. The `Help` of each field is also the help
+of its flag.
 """
 
 from __future__ import annotations
@@ -36,7 +37,40 @@ NOT_OURS_TO_SET = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """One kind of machine, as the Plan and the loop need to know it."""
+    """Describe one type of machine for the batch plan and the training loop.
+
+    Attributes:
+        device (str): torch device type: ``"cpu"``, ``"cuda"`` (also for ROCm), ``"hpu"``, ``"xpu"``, or ``"mps"``.
+        ranks_per_node (int): ranks per node, which are accelerators, or processes on a CPU.
+        memory_gib (float): memory per rank in GiB.
+        micro_batch_size (int): maximum micro-batch size. 0: the largest that fits the memory estimate.
+        precision (str): dtype of convolutions and matrix products: ``"fp32"``, ``"tf32"``, ``"bf16"``, or ``"fp16"``. Weights stay
+            fp32.
+        loss_scale (float): fixed loss scale, only for fp16. 0: dynamic.
+        channels_last (str): use the NHWC memory format for images and activations: ``"auto"``, ``"on"``, or ``"off"``.
+        compile (str): compile the model with `torch.compile`: ``"auto"``, ``"on"``, or ``"off"``.
+        cuda_graph (str): capture the step of each input shape as a CUDA graph: ``"auto"``, ``"on"``, or ``"off"``. One GPU only.
+        kernels (str): ``"auto"``, ``"torch"``, or ``"triton"`` (custom kernels for matching, NMS, RoIAlign, and BatchNorm).
+        num_workers (int): decoding processes per rank. 0: node cores / ranks per node.
+        io_threads (int): prefetching threads per rank. 0: 2 for buckets, none for files.
+        disk_cache (str): local disk cache for images from buckets and web servers, such as ``"200GiB"``, or ``"off"``.
+        intra_op_threads (int): compute threads per rank. 0: OMP_NUM_THREADS if set, or cores / ranks.
+        prefetch_steps (int): number of steps that the loader prepares ahead.
+        ram_cache (str): memory per node for encoded images, such as ``"40GiB"``, ``"off"``, or ``"auto"`` (half of the free
+            memory, only if the images are remote).
+        verify_checksums (bool): compare each image with the checksum that ``paceline prepare`` recorded.
+        async_metrics (bool): compute metrics in a background thread while training continues.
+        cpu_bind (str): CPU cores per rank: ``"exclusive"``, ``"no-smt"`` (one thread per core), ``"node"``, or ``"off"``.
+        interface (str): network interface between nodes. Empty: the one with the route to rank 0.
+        fabric (str): network type between nodes: ``"tcp"``, ``"roce"``, ``"ib"``, or ``"efa"``. Empty: unknown.
+        env (tuple[str, ...]): environment variables for every rank, unless they are already set: ``"NAME=VALUE"``.
+        ddp_bucket_mib (float): size of the gradient buckets in the backward pass in MiB.
+        grad_compression (str): dtype of gradients in communication: ``"none"``, ``"bf16"``, or ``"fp16"``.
+        device_name (str): name of the accelerator, for display and for published speeds.
+        sockets, cores_per_socket, threads_per_core (int): CPU sockets per node, physical cores per socket, and hardware threads per
+            core. 0: unknown.
+        host_memory_gib (float): main memory per node in GiB. 0: unknown.
+    """
 
     device: Annotated[Accelerator, Help("torch device type; cuda: also for ROCm")] = "cpu"
     ranks_per_node: Annotated[int, Ge(1), Le(MAX_RANKS), Help("ranks per node: accelerators, or processes on a CPU")] = 1
@@ -70,9 +104,9 @@ class System:
 
 
 def check_system(system: System) -> None:
-    """Refuse numbers that cannot describe a machine.
+    """Reject values that cannot describe a machine.
 
-    Raises RecipeError naming the flag.
+    Raises RecipeError that names the flag.
     """
     check_bounds(system, "--system.")
     if system.loss_scale and system.precision != "fp16":
@@ -96,9 +130,9 @@ def check_system(system: System) -> None:
 
 
 def parse_env(system: System) -> dict[str, str]:
-    """--system.env as name -> value.
+    """Parse --system.env to a dict of variable names and values.
 
-    Raises RecipeError for what is no NAME=VALUE, a name that stands there twice, and one that a launcher sets.
+    Raises RecipeError for text that is not NAME=VALUE, for a name with two values, and for a variable that a launcher sets.
     """
     result: dict[str, str] = {}
     for pair in system.env:
@@ -113,15 +147,15 @@ def parse_env(system: System) -> dict[str, str]:
 
 
 def merge_env(below: tuple[str, ...], above: tuple[str, ...]) -> tuple[str, ...]:
-    """Pairs NAME=VALUE of both; of one name that stands in both, `above`'s."""
+    """Merge two lists of NAME=VALUE. If a name is in both, the value in `above` is used."""
     names = {pair.partition("=")[0] for pair in above}
     return (*(pair for pair in below if pair.partition("=")[0] not in names), *above)
 
 
 def parse_cache_bytes(text: str) -> int | None:
-    """Bytes that --system.ram-cache means: of "40GiB" or "500MiB"; 0 for "off", None for "auto".
+    """Parse --system.ram-cache, such as "40GiB", to bytes. Return 0 for "off", None for "auto".
 
-    Raises RecipeError for anything else.
+    Raises RecipeError for any other text.
     """
     if text == "auto":
         return None
@@ -129,7 +163,7 @@ def parse_cache_bytes(text: str) -> int | None:
 
 
 def parse_store_cache_bytes(text: str) -> int:
-    """Bytes that --system.disk-cache means, 0 for "off". Raises RecipeError for anything else."""
+    """Parse --system.disk-cache to bytes. Return 0 for "off". Raise RecipeError for invalid text."""
     return _size("--system.disk-cache", text, "off")
 
 

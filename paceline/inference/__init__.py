@@ -1,7 +1,7 @@
-"""Prediction on images. `paceline.load` opens a run and returns a `Predictor`, whose results have one class per kind of task.
+"""Predict on images.
 
-This package finds images, reads them, runs a trained network or an exported graph on batches of them, and writes the results.
-The subpackage drawing/ draws them.
+`paceline.load` opens a run and returns a `Predictor`. The class of its results depends on the task. This package finds and reads
+images, runs a trained network or an exported graph on batches of them, and writes the results. The subpackage drawing/ draws results.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def load(
     run: str | Path, *, checkpoint: str = "best", workload: str = "", recipe: str = "", allow_code_execution: bool = False
 ) -> Predictor:
-    """Open a run, a file of weights, or an exported graph for prediction.
+    """Open a run, a weight file, or an exported graph for prediction.
 
-    Messages go to ``logging.getLogger("paceline")``: for example, a warning if the run has no best checkpoint yet, and the
-    network that a file of weights was identified as (level INFO).
+    Messages go to ``logging.getLogger("paceline")``. Examples are a warning if the run has no best checkpoint yet, and the network
+    that a weight file was identified as (level INFO).
 
     Example::
 
@@ -35,23 +35,24 @@ def load(
     Args:
         run (str or Path): one of:
 
-            - a run folder, finished or not: `TrainResult.run_dir`, or RUN of ``paceline train --output-dir RUN``
-            - a file that
-                ``paceline export`` wrote: .safetensors, .onnx or .xml (which do not need torch), or .pt2
-            - a file of weights from another project, or the name of published weights (see docs/how-to/use-pretrained-weights.md)
-        checkpoint (str): ``"best"``, ``"last"``, or ``"step-N"``. If no evaluation has chosen a best checkpoint yet, the last
-            one is opened.
-        workload (str): for a run with a custom workload, its file: ``"./file.py:name"``. The file is run as Python code.
-        recipe (str): for weights, the recipe that they fit, with flags. Default: identified from the tensors.
-        allow_code_execution (bool): required to open a .pt2 file. Such a file can execute code of its author when it is
-            opened, so open it only if you trust its source.
+            - a run folder, finished or not, such as `TrainResult.run_dir` or RUN of ``paceline train --output-dir RUN``
+            - a file that ``paceline export`` wrote: .safetensors, .onnx, .xml, or .pt2. The formats .onnx and .xml do not require
+              torch.
+            - a weight file from another project, or the name of published weights (see docs/how-to/use-pretrained-weights.md)
+        checkpoint (str): ``"best"``, ``"last"``, or ``"step-N"``. If no evaluation has selected a best checkpoint yet, the last one
+            is opened. It applies only to runs, because a file contains one model. Default: ``"best"``
+        workload (str): file with the custom task of a run: ``"./file.py:name"``. The file is executed as Python code.
+        recipe (str): recipe of a weight file, with flags if needed, such as ``"resnet50 --input.eval-resize-size 235"``.
+            Default: identified from the tensors
+        allow_code_execution (bool): must be True to open a .pt2 file. Such a file can execute arbitrary code when it is opened, so
+            open it only if you trust its source. Default: False
 
     Returns:
         Predictor: call `Predictor.predict` or `Predictor.predict_iter` on images.
 
     Raises:
-        PacelineError: if `run` is not a run, or was trained on synthetic batches.
-        CheckpointError: if a checkpoint is missing or damaged, or if no network of paceline fits the file.
+        PacelineError: if `run` is not a run, was trained on synthetic batches, or requires a package that is not installed.
+        CheckpointError: if a checkpoint is missing or damaged, or if the file does not match a network of paceline.
     """
     options = {"checkpoint": checkpoint, "workload": workload, "recipe": recipe}
     return open_predictor(Path(run), LOGGED, allow_code_execution=allow_code_execution, **options)
@@ -60,7 +61,10 @@ def load(
 def open_predictor(
     path: Path, reporter: Reporter, *, checkpoint: str, workload: str, recipe: str, allow_code_execution: bool = False
 ) -> Predictor:
-    """Open what `load` opens, for commands: messages go to `reporter`. See `load` for the other arguments and the errors."""
+    """Open what `load` accepts, for commands. Messages go to `reporter`.
+
+    `load` describes the other arguments and the errors.
+    """
     if path.suffix in GRAPHS and path.is_file():
         from paceline.inference.graph.graph_model import GraphPredictor, open_graph
 

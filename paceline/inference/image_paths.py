@@ -1,4 +1,4 @@
-"""Find the photos to answer for: named files, every photo in a named folder and the folders in it, and what a pattern names."""
+"""Find images for prediction: named files, images in folders and their subfolders, and patterns."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ANSWERS, PART, OURS = "predictions.json", "predictions.json.part", b'{"paceline"
 
 
 class FailedImage(NamedTuple):
-    """An image that could not be read. `Predictor.predict_iter` yields it in place of a result.
+    """Describe an image that could not be read. `Predictor.predict_iter` yields it instead of a result.
 
     Attributes:
-        file (str): path of the image, or "" if the image was given as bytes or pixels.
-        reason (str): what is wrong with the image, in a few words.
+        file (str): path of the image, or "" if the image was passed as bytes or pixels.
+        reason (str): short description of the problem.
     """
 
     file: str
@@ -36,7 +36,7 @@ class FailedImage(NamedTuple):
 
 @dataclass
 class ImageListing:
-    """The photos under the named paths."""
+    """List the images in the given paths, and count the files that were skipped."""
 
     photos: list[Path] = field(default_factory=list)
     places: list[PurePath] = field(default_factory=list)  # of each photo: its path in the named folder, or its name
@@ -45,7 +45,7 @@ class ImageListing:
     passed: Counter[str] = field(default_factory=Counter)  # hidden entries, and folders that were not entered, by why
 
     def skipped(self) -> str:
-        """The entries that were passed over in the named folders, on one line; "" for none."""
+        """Describe the skipped entries of the folders on one line. Return "" if nothing was skipped."""
         parts = []
         if left_out := format_suffixes(self.others):
             parts.append(left_out)
@@ -54,13 +54,24 @@ class ImageListing:
 
 
 def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> ImageListing:
-    """The named photos, and the photos in named folders: of each folder its own in name order, then its folders'.
+    """List images in the given paths.
 
-    A path that is not there and has one of *?[ is a pattern, as a shell's, ** for any number of folders: in its place come the
-    photos and folders that it names, in name order.
-    Hidden files and folders, the folders `apart_from`, and folders that hold the answers of an earlier prediction are
-    passed over; a folder that several links lead to is entered once, and a photo that is named again is taken once.
-    Raises DataError for a path that is not there, for a pattern that names nothing, and for a folder without photos.
+    The images of a folder are sorted by name and precede those of its subfolders. A path that does not exist and contains `*`, `?`,
+    or `[` is a shell pattern, and `**` matches any number of folders. It is replaced by the images and folders that match, sorted by
+    name.
+
+    Hidden files, hidden folders, the folders in `apart_from`, and folders with the results of an earlier prediction are skipped. A
+    folder that several links point to is read once, and an image that is given several times is listed once.
+
+    Args:
+        paths (Sequence[Path]): files, folders, and patterns.
+        apart_from (Sequence[Path]): folders to skip.
+
+    Returns:
+        ImageListing: the images, and counts of the skipped entries.
+
+    Raises:
+        DataError: if a path does not exist, a pattern matches nothing, or a folder has no images.
     """
     result = ImageListing()
     away = {key for folder in apart_from if (key := _key(folder)) is not None}
@@ -92,7 +103,7 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Im
 
 
 def _spread(paths: Sequence[Path], result: ImageListing) -> Iterator[Path]:
-    """The paths, with the photos and folders that a pattern names in its place; the other files of it are counted in `found`."""
+    """Yield the paths, with each pattern replaced by its images and folders. Count its other files."""
     answers = cache(is_prediction_dir)
     for path in paths:
         if os.path.lexists(path) or not glob.has_magic(str(path)):
@@ -114,7 +125,7 @@ def _spread(paths: Sequence[Path], result: ImageListing) -> Iterator[Path]:
 
 
 def _in_folder(top: Path, result: ImageListing, away: set[tuple[int, int]]) -> Iterator[Path]:
-    """Photos below `top`; what is passed over is counted in `found`."""
+    """Yield the images in `top` and its subfolders. Count the skipped entries in `result`."""
     waiting, entered = [top], set(away)
     while waiting:
         folder = waiting.pop()
@@ -144,7 +155,7 @@ def _in_folder(top: Path, result: ImageListing, away: set[tuple[int, int]]) -> I
 
 
 def _not_entered(folder: Path, top: Path, entered: set[tuple[int, int]], away: set[tuple[int, int]]) -> str | None:
-    """Why a folder is passed over; None for one to enter, which then counts as entered."""
+    """Return the reason to skip a folder. Return None if the folder must be read, and record it as read."""
     key = _key(folder)
     if folder != top:
         if key in away:
@@ -159,12 +170,15 @@ def _not_entered(folder: Path, top: Path, entered: set[tuple[int, int]], away: s
 
 
 def is_prediction_dir(folder: Path) -> bool:
-    """Whether a prediction of ours wrote its answers into `folder`, or began to."""
+    """Return True if a prediction of paceline wrote its results to `folder`, or started to."""
     return any(is_predictions_file(folder / name) for name in (ANSWERS, PART))
 
 
 def is_predictions_file(file: Path) -> bool:
-    """Whether `file` is a plain file that begins as our predictions.json does; or an empty part, as earlier versions began it."""
+    """Return True if `file` starts like the predictions.json that paceline writes.
+
+    An empty partial file also counts, because earlier versions created one first.
+    """
     try:
         if not file.is_file():
             return False
@@ -183,11 +197,11 @@ def _key(folder: Path) -> tuple[int, int] | None:
 
 
 def is_video(path: Path) -> bool:
-    """Whether a path is named as a video file or a camera is (camera:0, /dev/video0)."""
+    """Return True if a path has the name of a video file or of a camera (camera:0, /dev/video0)."""
     return path.suffix.lower() in VIDEO_SUFFIXES or parse_camera(path) is not None
 
 
 def parse_camera(path: Path) -> int | None:
-    """The number of the camera that a path names; None for any other."""
+    """Return the number of the camera that a path names, or None if it names something else."""
     match = _CAMERA.fullmatch(str(path))
     return int(match[1]) if match else None

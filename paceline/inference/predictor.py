@@ -1,6 +1,7 @@
-"""Predict images of any kind: threads read a few images ahead, and the model predicts them in batches, in order.
+"""Predict images in batches and in order.
 
-The model belongs to a subclass: a trained network (trained_model.py) or a graph (graph/graph_model.py). This module imports no torch.
+Threads or processes read a few images ahead. The subclasses of `Predictor` provide the model: a trained network (trained_model.py)
+or an exported graph (graph/graph_model.py). This module does not import torch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Draw: TypeAlias = Callable[[np.ndarray, np.ndarray], Iterable[bytes]]
 
 
 class PreparedImage(NamedTuple):
-    """A photo as the network takes it."""
+    """Hold an image as the network receives it."""
 
     photo: Photo
     header: Header  # its size in the recipe's frame
@@ -41,12 +42,13 @@ class PreparedImage(NamedTuple):
 
 
 class Predictor(ABC):
-    """A model that is open for prediction. `paceline.load` returns one.
+    """Predict images with a trained model. `paceline.load` returns a `Predictor`.
 
-    `predict` returns all results at once. `predict_iter` yields them one by one, for more images than fit into memory.
+    `predict` returns all results at once. `predict_iter` yields one result at a time, so the images need not fit into memory.
 
     Attributes:
-        trained: the opened model, with its recipe, checkpoint, and step.
+        trained: the opened model. Its attributes include `folder`, `workload`, `recipe`, `classes`, `category_ids`, `checkpoint`,
+            `step`, and `facts`.
     """
 
     trained: Any  # what was opened: folder, workload, recipe, classes, category_ids, checkpoint, step, facts
@@ -58,22 +60,26 @@ class Predictor(ABC):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """tuple[str, ...]: class names. `classes[i]` is the name of class index i in the `class_ids` of a result."""
+        """tuple[str, ...]: class names. `classes[i]` is the name of class index i in a result."""
         return self.trained.classes
 
     @property
     def category_ids(self) -> tuple[int, ...]:
-        """tuple[int, ...]: ids in the annotation file of the training data, in the order of `classes`; 1 to K if unknown."""
+        """tuple[int, ...]: ids of the classes in the annotation file of the training data.
+
+        The order is that of `classes`. If the ids are unknown, they are 1 to K.
+        """
         return self.trained.category_ids
 
     def best_f1(self) -> dict[str, float]:
-        """Return the score threshold with the best F1 in the evaluation of these weights. It is for detectors.
+        """Return the score threshold that had the best F1 when a detector was evaluated.
 
-        The threshold was chosen on the images of the evaluation, so F1 is likely lower on others.
+        The threshold was selected on the images of that evaluation, so F1 is likely lower on other images.
 
         Returns:
-            dict[str, float]: ``threshold``, ``f1``, ``precision``, and ``recall``. Empty if they are unknown: for a file of
-            weights, for a checkpoint that was not evaluated, and for a run of an older version.
+            dict[str, float]: ``threshold``, ``f1``, ``precision``, and ``recall``, with values between 0 and 1. The dict is empty if
+            they are unknown: for a classifier, for a checkpoint that was not evaluated, for a weight file without this metadata, and
+            for a run of an older version.
         """
         best = self.evaluation().get("best_f1")
         if not isinstance(best, dict) or "threshold" not in best:
@@ -85,7 +91,8 @@ class Predictor(ABC):
         """Return the newest evaluation of these weights.
 
         Returns:
-            Mapping[str, Any]: the ``eval`` event of the run, empty if there is none. For a file of weights, its card.
+            Mapping[str, Any]: the ``eval`` event of the run, or an empty mapping if these weights were not evaluated. For a weight
+            file or an exported graph, the metadata in the file.
         """
         trained = self.trained
         if not trained.folder.is_dir():
@@ -102,7 +109,7 @@ class Predictor(ABC):
         self, images: Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
     ) -> list[PredictionResult]: ...
     def predict(self, images: Any, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP) -> Any:
-        """Predict one image, or several.
+        """Predict one image or several images.
 
         Example::
 
@@ -113,26 +120,26 @@ class Predictor(ABC):
 
         An image is one of:
 
-        - a path (str or Path). A folder means all images in it and in its subfolders, sorted by name.
+        - a path (str or Path). A folder stands for all images in it and in its subfolders, sorted by name.
         - the bytes of an image file
         - a PIL image of any mode except F
-        - an array, uint8, in RGB order: (h, w, 3), (h, w), or (h, w, 4) whose alpha is dropped. OpenCV's order is BGR: pass
-          ``array[..., ::-1]``.
-        - a tensor of shape (3, h, w) or (1, h, w), uint8, or floating point from 0 to 1, on any device
+        - a uint8 array in RGB order, shape (h, w, 3), (h, w, 4), (h, w, 1), or (h, w). The alpha channel is ignored. OpenCV uses BGR
+          order: pass ``array[..., ::-1]``.
+        - a tensor of shape (3, h, w) or (1, h, w) on any device, either uint8 or floating point from 0 to 1
 
         Args:
             images (image, folder, or iterable): an image as above, a folder, or an iterable of images and folders.
-            batch (int, optional): largest number of images per forward pass. Default: a number that suits the model.
-            tile (int): for objects, also predict larger images in tiles of this side in pixels, and merge the results.
-                0 predicts whole images only.
-            overlap (float): fraction of the side that neighboring tiles share.
+            batch (int, optional): maximum number of images per forward pass. Default: a number that depends on the task
+            tile (int): side of the tiles in pixels for sliced inference. Detectors then also predict overlapping tiles of each image
+                that is larger than a tile, and merge the results. Classifiers ignore it. Default: 0 (no tiles)
+            overlap (float): minimum overlap of neighboring tiles, as a fraction of the side of a tile. Default: 0.2
 
         Returns:
-            ClassificationResult, DetectionResult, or a list of them: one image gives one result. A folder or an iterable
-            gives a list in the order of the images.
+            PredictionResult or list[PredictionResult]: a `ClassificationResult` or `DetectionResult` for one image. For a folder or an
+            iterable, a list of results in the order of the images.
 
         Raises:
-            DataError: for the first image that cannot be read. `predict_iter` yields a `FailedImage` instead.
+            DataError: if an image cannot be read. To continue after such an image, use `predict_iter`.
         """
         results = []
         for index, result in enumerate(self.predict_iter(_listed(images), batch=batch, tile=tile, overlap=overlap)):
@@ -145,17 +152,19 @@ class Predictor(ABC):
     def predict_iter(
         self, images: Photo | Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
     ) -> Iterator[PredictionResult | FailedImage]:
-        """Predict images one by one, and continue after an image that cannot be read.
+        """Predict images one at a time, and continue after an image that cannot be read.
 
-        Images are taken from the iterable as they are needed, a few ahead. Many files are read by worker processes, and all
-        other images by threads.
+        Images are read from the iterable when they are needed, a few images ahead. If `images` is a folder or a list of many paths,
+        worker processes read the files. In all other cases, threads read the images.
 
         Args:
-            images (image, folder, or iterable): as `predict` accepts them.
-            batch, tile, overlap: as in `predict`.
+            images (image, folder, or iterable): images, as for `predict`.
+            batch (int, optional): maximum number of images per forward pass, as for `predict`.
+            tile (int): side of the tiles in pixels, as for `predict`.
+            overlap (float): minimum overlap of neighboring tiles, as for `predict`.
 
         Yields:
-            ClassificationResult, DetectionResult, or FailedImage: one per image, in the order of the images.
+            PredictionResult or FailedImage: one per image, in the order of the images.
         """
         by_name = _is_one(images) or isinstance(images, str | os.PathLike)  # a name is no list of letters
         listed = list(_listed(images)) if by_name else cast("Iterable[Photo]", images)
@@ -174,11 +183,17 @@ class Predictor(ABC):
 
     @abstractmethod
     def reader(self) -> Callable[[Photo], PreparedImage]:
-        """A function that reads a photo as the network takes it, and raises DataError. Threads and other processes call it."""
+        """Return a function that reads an image and prepares the network input.
+
+        Worker threads and worker processes call this function. Subclasses of `Predictor` implement this method.
+
+        Returns:
+            Callable[[Photo], PreparedImage]: function that raises `DataError` if the image cannot be read.
+        """
 
     @abstractmethod
     def _answers(self, part: Sequence[PreparedImage]) -> Iterable[PredictionResult]:
-        """The results of photos that were read, in their order."""
+        """Return the results for prepared images, in their order."""
 
 
 def _read_or_reason(read: Callable[[Photo], PreparedImage], photo: Photo) -> PreparedImage | FailedImage:
@@ -198,7 +213,11 @@ def _is_one(photos: object) -> bool:
 
 
 def _listed(photos: Any) -> Iterator[Photo]:
-    """The photos, those of a folder in its place. Raises DataError for what holds none."""
+    """Yield the images, with each folder replaced by its images.
+
+    Raises:
+        DataError: if the argument is not an image and does not contain images.
+    """
     if _is_one(photos):
         yield photos
     elif isinstance(photos, str | os.PathLike):
@@ -218,17 +237,23 @@ def _listed(photos: Any) -> Iterator[Photo]:
 def to_classification(
     seen: PreparedImage, trained: Any, class_ids: Sequence[int], scores: Sequence[float]
 ) -> ClassificationResult:
-    """class_ids, scores: of the photo, best first."""
+    """Build the result of an image from its class indices and scores, best first."""
     names = tuple(trained.classes[index] for index in class_ids)
     return ClassificationResult(**_fields(seen, trained), class_ids=tuple(class_ids), names=names, scores=tuple(scores))
 
 
 def to_detections(seen: PreparedImage, trained: Any, rows: np.ndarray, draw: Draw | None = None) -> DetectionResult:
-    """A photo's objects, best first.
+    """Build the result of an image from the rows that a detector returns.
 
-    rows    (D, 6), as networks have them: left, top, right, bottom as fractions of the photo, score, class 1..K, or 0 where there is
-            none; a network's settings may have `parity.plus_one`
-    draw    makes the masks, of a network that has them
+    Args:
+        seen (PreparedImage): the image.
+        trained (Any): the opened model. A recipe with `model.parity.plus_one` adds 1 pixel to the width and height of each box.
+        rows (ndarray): shape (D, 6): left, top, right, and bottom as fractions of the image, score, and class from 1 to K. Rows with
+            class 0 are empty.
+        draw (Callable, optional): function that returns the masks of the objects. Default: no masks
+
+    Returns:
+        DetectionResult: the objects, best first.
     """
     h, w = seen.header.height, seen.header.width
     indices = np.flatnonzero(rows[:, 5] > 0)
@@ -252,6 +277,6 @@ def to_detections(seen: PreparedImage, trained: Any, rows: np.ndarray, draw: Dra
 
 
 def _fields(seen: PreparedImage, trained: Any) -> dict[str, Any]:
-    """The fields of every result."""
+    """Return the fields that every result has."""
     pixels = partial(decode_photo, seen.photo, trained.recipe.input)
     return {"file": get_photo_path(seen.photo), "pixels": pixels, "orientation": seen.orientation}

@@ -1,4 +1,4 @@
-"""The result of prediction for one image, with one class per kind of task.
+"""Define the result of a prediction for one image. Each type of task has its own class.
 
 Notation:
     N: number of objects
@@ -32,17 +32,19 @@ ROOM = 200
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PredictionResult(ABC):
-    """Base class of the result for one image. What it found is sorted by score, best first.
+    """Store the result of one image. This is the base class of all results.
+
+    Classes or objects are sorted by score in descending order.
 
     Attributes:
-        class_ids (tuple[int, ...]): class indices, from 0 to K - 1: indices into `Predictor.classes`.
+        class_ids (tuple[int, ...]): class indices from 0 to K - 1. They are indices into `Predictor.classes`.
         names (tuple[str, ...]): class names.
-        scores (tuple[float, ...]): class probabilities.
-        file (str): path of the image, or "" if the image was given as bytes or pixels.
-        pixels (Callable): function that reads the image as the network saw it and returns an array of shape (h, w, 3),
-            uint8, in RGB order.
-        orientation (int): EXIF orientation of the image, 1 (upright) to 8. The field ``input.exif`` of the recipe decides
-            whether the pixels are rotated accordingly.
+        scores (tuple[float, ...]): class probabilities from 0 to 1.
+        file (str): path of the image, or "" if the image was passed as bytes or pixels.
+        pixels (Callable[[], ndarray]): function that decodes the image in its original size and in the orientation that the network
+            received. It returns a uint8 array of shape (h, w, 3) in RGB order.
+        orientation (int): EXIF orientation of the image, from 1 (upright) to 8. The recipe field ``input.exif`` determines if the
+            pixels are rotated accordingly.
     """
 
     class_ids: tuple[int, ...]
@@ -60,7 +62,7 @@ class PredictionResult(ABC):
         """Describe the result on one line.
 
         Args:
-            score_threshold (float): count only objects with at least this score. Ignored for classification.
+            score_threshold (float): minimum score of the objects that are counted. Classification ignores it. Default: 0.3
 
         Returns:
             str: class names and scores, best first.
@@ -68,18 +70,19 @@ class PredictionResult(ABC):
 
     @abstractmethod
     def draw(self, score_threshold: float = SCORE_THRESHOLD, *, labels: bool = True, max_side: int = 0) -> Image.Image:
-        """Draw the result on the image. An image that was given as a path is read again.
+        """Draw the result on the image.
+
+        If the image was passed as a path, the file is read again. Classification ignores all arguments.
 
         Args:
-            score_threshold (float): draw only objects with at least this score.
-            labels (bool): write class names and scores.
-            max_side (int): length of the longer side of the picture in pixels, for pictures of one size; tiny images stay
-                smaller. 0 chooses a size for the number of objects, and may add a legend below the image.
-
-        All arguments are ignored for classification.
+            score_threshold (float): minimum score of the objects that are drawn. Default: 0.3
+            labels (bool): draw class names and scores. Default: True
+            max_side (int): length of the longer side of the drawing in pixels, so that several drawings have the same size. Tiny
+                images remain smaller. Default: 0 (a size that depends on the number of objects, with a legend below the image if
+                names do not fit)
 
         Returns:
-            PIL.Image.Image: an RGB picture.
+            PIL.Image.Image: drawing in RGB mode.
 
         Raises:
             DataError: if the image cannot be read again.
@@ -87,17 +90,19 @@ class PredictionResult(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Convert the result to a dictionary that ``json.dumps`` accepts: the entry of the image in predictions.json.
+        """Convert the result to a dictionary that `json.dumps` accepts.
+
+        These are the fields of the image in predictions.json, which adds others, such as ``file``.
 
         Returns:
-            dict: the fields that the subclass documents.
+            dict[str, Any]: the fields that the subclass documents.
         """
 
     def save(self, path: str | Path) -> None:
-        """Write the picture that `draw` returns to an image file.
+        """Write the drawing that `draw` returns to an image file.
 
         Args:
-            path (str or Path): file to write. Its suffix selects the format.
+            path (str or Path): file to write. The suffix selects the format.
 
         Raises:
             DataError: if the image cannot be read again.
@@ -109,15 +114,23 @@ class PredictionResult(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ClassificationResult(PredictionResult):
-    """The classes of one image with the highest scores, at most five, best first.
+    """Store the classes of one image that have the highest probabilities.
+
+    There are at most five classes, sorted by probability in descending order.
 
     Attributes:
-        class_ids, names, scores (tuple): index, name, and softmax probability of each class. See `PredictionResult`.
-        file, pixels, orientation: see `PredictionResult`.
+        class_ids (tuple[int, ...]): class indices from 0.
+        names (tuple[str, ...]): class names.
+        scores (tuple[float, ...]): softmax probabilities from 0 to 1.
+        file, pixels, orientation: as in `PredictionResult`.
     """
 
     def summary(self, score_threshold: float = SCORE_THRESHOLD) -> str:
-        """Describe the best three classes and their probabilities on one line. `score_threshold` is ignored."""
+        """Describe the three most probable classes on one line. `score_threshold` is ignored.
+
+        Returns:
+            str: class names and probabilities in percent.
+        """
         return "  ".join(f"{name} {100 * score:.1f}%" for name, score in zip(self.names[:3], self.scores))
 
     def draw(self, score_threshold: float = SCORE_THRESHOLD, *, labels: bool = True, max_side: int = 0) -> Image.Image:
@@ -127,28 +140,30 @@ class ClassificationResult(PredictionResult):
         return draw_top5(self.pixels(), self.names, self.scores)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the result to a dictionary with ``classes`` (indices from 0), ``names``, and ``scores``."""
+        """Convert the result to a dictionary with the keys `classes` (indices from 0), `names`, and `scores`."""
         return {"classes": list(self.class_ids), "names": list(self.names), "scores": list(self.scores)}
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DetectionResult(PredictionResult):
-    """The objects of one image, best first.
+    """Store the objects that a detector found in one image.
 
-    ``len(result)`` is the number of objects. ``result[rows]`` selects objects: an index, a slice, a list of indices, or a
-    boolean mask gives a new `DetectionResult`. Boxes may reach beyond the image, as they do in evaluation.
+    Objects are sorted by score in descending order. ``len(result)`` is their number. ``result[rows]`` returns a new
+    `DetectionResult` with the selected objects. `rows` is an index, a slice, a list of indices, or a boolean mask. Boxes are not
+    clipped to the image, as in evaluation.
 
     Attributes:
-        width, height (int): size of the image as the network saw it, in pixels.
+        width, height (int): original size of the image in pixels, in the orientation that the network received.
         boxes_xywh (ndarray): boxes as (left, top, width, height) in pixels, shape (N, 4), float64.
-        boxes_xyxy (ndarray): the same boxes as (left, top, right, bottom).
-        class_ids, names, scores (tuple): class index (from 0), class name, and score of each object. See
-            `PredictionResult`.
-        category_ids (tuple[int, ...]): class of each object by its id in the annotation file of the training data, such as
-            COCO's 1 to 90.
-        masks (ndarray or None): masks, shape (N, h, w), bool. None if the model predicts boxes only.
-        masks_rle (tuple[bytes, ...] or None): the same masks as COCO's compressed run-length encoding.
-        file, pixels, orientation: see `PredictionResult`.
+        boxes_xyxy (ndarray): boxes as (left, top, right, bottom) in pixels, shape (N, 4), float64.
+        class_ids (tuple[int, ...]): class index of each object, from 0.
+        names (tuple[str, ...]): class name of each object.
+        scores (tuple[float, ...]): score of each object, from 0 to 1.
+        category_ids (tuple[int, ...]): category id of each object in the annotation file of the training data. COCO, for example,
+            uses 1 to 90.
+        masks (ndarray or None): masks, shape (N, h, w), bool. None if the model does not predict masks.
+        masks_rle (tuple[bytes, ...] or None): masks in the compressed run-length encoding (RLE) of COCO.
+        file, pixels, orientation: as in `PredictionResult`.
     """
 
     width: int
@@ -173,20 +188,23 @@ class DetectionResult(PredictionResult):
 
     @property
     def masks(self) -> np.ndarray | None:
-        """ndarray or None: masks, shape (N, h, w), bool. They are decoded at each access; `mask` decodes one of them."""
+        """ndarray or None: masks, shape (N, h, w), bool. None if the model does not predict masks.
+
+        Each access decodes all masks. To decode only one mask, use `mask`.
+        """
         if self.masks_rle is None:
             return None
         masks = [self.mask(i) for i in range(len(self))]
         return np.array(masks, bool).reshape(len(self), self.height, self.width)
 
     def mask(self, i: int) -> np.ndarray:
-        """Decode the mask of object `i`.
+        """Decode the mask of one object.
 
         Args:
             i (int): index of the object.
 
         Returns:
-            ndarray: the mask, shape (h, w), bool.
+            ndarray: mask, shape (h, w), bool.
 
         Raises:
             ValueError: if the result has no masks.
@@ -196,13 +214,13 @@ class DetectionResult(PredictionResult):
         return decode(self.rle(i)).astype(bool)
 
     def rle(self, i: int) -> dict[str, Any]:
-        """Return the mask of object `i` in COCO's run-length encoding, as pycocotools accepts it.
+        """Return the mask of one object in the run-length encoding (RLE) of COCO, which pycocotools accepts.
 
         Args:
             i (int): index of the object.
 
         Returns:
-            dict: ``{"size": [h, w], "counts": str}``.
+            dict[str, Any]: ``{"size": [h, w], "counts": str}``.
 
         Raises:
             ValueError: if the result has no masks.
@@ -214,11 +232,15 @@ class DetectionResult(PredictionResult):
     def filter(
         self, classes: str | int | Iterable[str | int] | None = None, *, max_detections: int | None = None
     ) -> DetectionResult:
-        """Select objects by class and number.
+        """Select objects by class and limit their number.
+
+        Example::
+
+            people = result.filter("person", max_detections=10)
 
         Args:
-            classes (str, int, or iterable, optional): class names or class indices to keep. None keeps all.
-            max_detections (int, optional): keep at most this many objects, the best ones. None keeps all.
+            classes (str, int, or iterable, optional): class names or class indices to keep. Default: all classes
+            max_detections (int, optional): maximum number of objects to keep, best first. Default: no limit
 
         Returns:
             DetectionResult: the selected objects, in the same order.
@@ -235,10 +257,10 @@ class DetectionResult(PredictionResult):
         return self[rows[:max_detections]]
 
     def summary(self, score_threshold: float = SCORE_THRESHOLD) -> str:
-        """Describe the best five objects and the number of the others on one line.
+        """Describe the best five objects and the number of other objects on one line.
 
         Args:
-            score_threshold (float): count only objects with at least this score.
+            score_threshold (float): minimum score of the objects that are counted. Default: 0.3
 
         Returns:
             str: class names and scores, best first.
@@ -250,7 +272,10 @@ class DetectionResult(PredictionResult):
         return best + (f"  and {count - 5} more" if count > 5 else "")
 
     def draw(self, score_threshold: float = SCORE_THRESHOLD, *, labels: bool = True, max_side: int = 0) -> Image.Image:
-        """Draw a box, and a mask if there is one, for each object. See `PredictionResult.draw` for the arguments."""
+        """Draw the box and, if available, the mask of each object.
+
+        The arguments are those of `PredictionResult.draw`.
+        """
         from paceline.inference.drawing.boxes import Annotation, draw_annotations
 
         marks = []
@@ -266,10 +291,10 @@ class DetectionResult(PredictionResult):
         return draw_annotations(self.pixels(), marks, width=side, height=side, legend=legend)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the result to a dictionary with ``width``, ``height``, and ``detections``.
+        """Convert the result to a dictionary with the keys `width`, `height`, and `detections`.
 
-        Each detection has ``category_id``, ``name``, ``bbox`` (left, top, width, height in pixels, rounded to 0.01),
-        ``score`` (rounded to 0.00001), and ``segmentation`` (run-length encoding) if there is a mask.
+        Each detection has ``category_id``, ``name``, ``bbox`` (left, top, width, and height in pixels, rounded to 0.01), and ``score``
+        (rounded to 0.00001). If the model predicts masks, it also has ``segmentation`` (run-length encoding).
         """
         boxes = [[round(edge, 2) for edge in box] for box in self.boxes_xywh.tolist()]
         rows = zip(self.category_ids, self.names, boxes, self.scores)
@@ -280,14 +305,16 @@ class DetectionResult(PredictionResult):
         return {"width": self.width, "height": self.height, "detections": detections}
 
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
-        """Convert the objects to rows of a COCO result file. The joined rows of all images are a list for `COCO.loadRes`.
+        """Convert the objects to entries of a COCO result file.
+
+        To score several images, concatenate their lists and pass the result to ``COCO.loadRes``.
 
         Args:
             image_id (int): id of the image in the annotation file.
 
         Returns:
-            list[dict]: one row per object with ``image_id``, ``category_id``, ``bbox``, ``score``, and ``segmentation`` if
-            there is a mask. The numbers are not rounded.
+            list[dict[str, Any]]: one entry per object with ``image_id``, ``category_id``, ``bbox``, ``score``, and, if the model
+            predicts masks, ``segmentation``. Numbers are not rounded.
         """
         rows = zip(self.category_ids, self.boxes_xywh.tolist(), self.scores)
         return [
@@ -296,17 +323,20 @@ class DetectionResult(PredictionResult):
         ]
 
     def _segmentation(self, i: int) -> dict[str, Any]:
-        """Return the entry of object `i` that holds its mask, {} if there is none."""
+        """Return the dictionary entry with the mask of object `i`, or {} if the result has no masks."""
         return {} if self.masks_rle is None else {"segmentation": self.rle(i)}
 
     def crops(self, *, margin: float = 0.0) -> list[np.ndarray]:
-        """Cut each object out of the image. Boxes are rounded outwards and clipped to the image. The image is read once.
+        """Crop each object from the image.
+
+        The box is rounded outward to whole pixels and clipped to the image. The image is decoded once for all objects.
 
         Args:
-            margin (float): enlarge the box on each side by this fraction of its width and height.
+            margin (float): enlarge the box on each side by this fraction of its width or height. Default: 0.0
 
         Returns:
-            list[ndarray]: one array per object, shape (h, w, 3), uint8, RGB. A box outside the image gives an empty array.
+            list[ndarray]: one uint8 array of shape (height, width, 3) in RGB order per object. If a box is outside the image, its
+            array is empty.
 
         Raises:
             DataError: if the image cannot be read again.
@@ -318,10 +348,10 @@ class DetectionResult(PredictionResult):
         return [pixels[top:bottom, left:right] for (left, top), (right, bottom) in zip(low.tolist(), high.tolist())]
 
     def to_supervision(self) -> Any:
-        """Convert the objects to `supervision.Detections`, with class names in ``data["class_name"]``.
+        """Convert the objects to `supervision.Detections`.
 
         Returns:
-            supervision.Detections: boxes, scores, class indices from 0, and masks if there are any.
+            supervision.Detections: boxes, scores, class indices from 0, masks if available, and class names in ``data["class_name"]``.
 
         Raises:
             PacelineError: if the package supervision is not installed.

@@ -1,7 +1,8 @@
-"""Frames of a video file or a camera, one after the other, and pictures written as a video: through PyAV (extra `video`).
+"""Read the frames of a video file or a camera, and write drawings as a video.
 
-A file is read through a descriptor of ours, so that a playlist or a reference in it opens nothing else. Frames are turned as the
-video notes. Where a video breaks off, the frames before that are given, and `broken` says why there are no more.
+Requires PyAV (extra `video`). A file is read through a descriptor that this module opens, so a playlist or a reference in the file
+cannot open other files. Frames are rotated according to the metadata of the video. If a video is truncated, the frames before that
+point are returned, and `broken` states the reason.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ CLOCK = 90_000  # ticks a second of a written video
 
 
 class Frame(NamedTuple):
-    """A frame of a video.
+    """Store one frame of a video.
 
     Attributes:
         number (int): index of the frame in the video, from 0.
-        seconds (float): time from the beginning of the video.
-        pixels (ndarray): shape (h, w, 3), uint8, RGB.
+        seconds (float): time since the first frame in seconds.
+        pixels (ndarray): uint8 array of shape (h, w, 3) in RGB order.
     """
 
     number: int
@@ -54,7 +55,9 @@ class Frame(NamedTuple):
 
 
 class Video:
-    """Read the frames of a video file or a camera, once and in order. Iterating yields `Frame`.
+    """Read the frames of a video file or a camera in order.
+
+    Iterate over the object once to get each `Frame`.
 
     Example::
 
@@ -63,12 +66,12 @@ class Video:
             print(result.summary())
 
     Args:
-        path (str or Path): video file, or camera: ``camera:0`` or ``/dev/video0``.
+        path (str or Path): video file, or a camera, such as ``"camera:0"`` or ``"/dev/video0"``.
         every (int): yield only every N-th frame. Default: 1
 
     Attributes:
-        rate (float): frames per second.
-        broken (str): after the last frame, the reason if the video is incomplete, and "" if it is complete.
+        rate (float): frames per second of the video, independent of `every`. 25.0 if the file does not state it.
+        broken (str): reason why the video is incomplete, or "" if it is complete. Read it after the last frame.
 
     Raises:
         PacelineError: if PyAV is not installed.
@@ -131,7 +134,7 @@ class Video:
 
 
 class VideoWriter:
-    """A video file that is being written, H.264 where PyAV has it, picture by picture, each at its time."""
+    """Write images to a video file, each at its time. The codec is H.264 if PyAV supports it."""
 
     def __init__(self, file: Path, rate: float) -> None:
         self._file, self._rate, self._last = file, rate, -1
@@ -139,7 +142,11 @@ class VideoWriter:
         self._stream: Any = None
 
     def add(self, picture: Image.Image, seconds: float) -> None:
-        """Pictures have the size of the first; an odd side loses a pixel. Raises OSError where it cannot be written."""
+        """Add an image. All images have the size of the first one, rounded down to even sides.
+
+        Raises:
+            OSError: if writing fails.
+        """
         import av
 
         if self._container is None:
@@ -156,7 +163,7 @@ class VideoWriter:
         self._container.mux(self._stream.encode(frame))
 
     def close(self) -> None:
-        """Write the end; without a picture there is no file."""
+        """Finish the file. If no image was added, no file is written."""
         if self._container is not None:
             self._container.mux(self._stream.encode())
             self._container.close()
@@ -205,12 +212,26 @@ def write_video_predictions(
     pictures: bool,
     frames: bool,
 ) -> PredictionCounts:
-    """Print, draw and write every frame's answer. Few frames are held at a time, however long the video is.
+    """Predict all frames, and print, draw, and write the results.
 
-    predict_iter  of a predictor
-    pictures      draw the answers: as one video, or where `frames` as a picture each
-    A video that breaks off counts as one without an answer; what was answered before is kept. So it is at Ctrl-C, which is how a
-    camera ends; of a file KeyboardInterrupt is raised again.
+    Only a few frames are in memory at a time.
+
+    Args:
+        video (Video): the video to predict.
+        predict_iter (Callable): `predict_iter` of a predictor.
+        folder (Path): folder for the results.
+        head (Mapping[str, Any]): metadata for the start of predictions.json.
+        formats (Sequence[OutputFormat]): additional output formats.
+        printed (StdoutWriter): writer of the printed results.
+        shown (DisplayOptions): options that select and draw objects.
+        pictures (bool): draw the results in one video.
+        frames (bool): if `pictures` is True, draw one image per frame instead of a video.
+
+    Returns:
+        PredictionCounts: number of results. A truncated video counts as one failure, and the results before it are kept.
+
+    Raises:
+        KeyboardInterrupt: if Ctrl-C interrupts a video file. The results are kept. For a camera, Ctrl-C is the normal end.
     """
     waiting: deque[tuple[int, float]] = deque()
     source = str(video.path)
@@ -256,6 +277,6 @@ def write_video_predictions(
 
 
 def _whole_frame(result: PredictionResult, shown: DisplayOptions) -> Image.Image:
-    """The frame with its answer, in one size for a whole video."""
+    """Draw the result on the complete frame, in one size for the entire video."""
     side = max(result.width, result.height, SMALLEST) if isinstance(result, DetectionResult) else 0
     return shown.of(result).draw(shown.least, labels=shown.labels, max_side=side)

@@ -1,9 +1,9 @@
-"""A data module: from the records of one data set to the batches of one recipe. The loop, evaluation and preview read it.
+"""Convert the records of a dataset to the batches of a recipe, for training, evaluation, and preview.
 
-Here is what all workloads on photos share: loaders over the sample stream, and the images of a step. A workload's own data module
-(task.py of each network) defines how a photo becomes a sample, `draw_train`.
+`DataModule` has the parts that all tasks share: loaders over the sample stream, and the images of a step. The subclass of a task
+(task.py of each network) defines how an image becomes a sample (`draw_train`).
 
-Letters: n images   H, W pixels of the network's input
+Notation: n is the number of images. H and W are the height and width of the network input in pixels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,19 @@ BUCKET_THREADS = 2
 
 
 class DataModule(ABC):
-    """A data set as a recipe uses it: from its records to batches."""
+    """Convert a dataset to the batches of a recipe. Subclass it for a custom type of data.
+
+    Attributes:
+        classes (Sequence[str]), category_ids (Sequence[int]): class names, and, for detectors, ids in the annotation file.
+        facts (Mapping[str, Any]): metadata of the dataset for run.json.
+        train_index, val_index (Index): records of the training and validation images.
+        train_numbers, val_numbers (ndarray): indices of the images of this run in `train_index` and `val_index`.
+        shapes (SquareShapes or AspectBuckets): sizes of the network input.
+        max_objects (int): maximum number of objects in a training image.
+        class_weights (ndarray or None): weights of the classes in the loss, shape (K,), float64.
+        batch (Callable): makes a batch from images (n, 3, H, W), n labels, indices (n,), and `least`, the minimum object slots.
+        evaluator (Callable): returns the evaluator of a data module. It raises DataError if the data cannot be scored.
+    """
 
     classes: Sequence[str]  # readable names, by class index
     category_ids: Sequence[int] = ()  # of a detector: the annotations' ids, as `classes`
@@ -74,18 +86,21 @@ class DataModule(ABC):
     evaluator: Callable[[Any], Evaluator]  # of this data module; raises DataError for data that cannot be scored
 
     def __init__(self, recipe: Recipe, manifest: Manifest, limits: tuple[int, int] = (0, 0)) -> None:
-        """limits: most images of training and of validation, evenly spread; 0 = all."""
+        """Store the arguments. `limits`: maximum training and validation images, evenly spaced (0: all)."""
         self.recipe, self.manifest, self.limits = recipe, manifest, limits
 
     def __getstate__(self) -> dict[str, Any]:
-        """What worker processes need to draw samples."""
+        """Return the attributes that worker processes need to draw samples."""
         return {name: value for name, value in vars(self).items() if name != "shapes"}  # orders of whole epochs
 
     def choose_images(self, usable: np.ndarray, **more: Any) -> None:
-        """Choose this run's images, once both indexes are open, and record the facts.
+        """Select the images of this run, and record them in `facts`. Call it after both indexes are open.
 
-        usable  numbers of the training images that can be used; of a fold, its own are left out and evaluated
-        more    further facts
+        If the run has a fold, its images are removed from the training images, and become the validation images.
+
+        Args:
+            usable (ndarray): indices of the training images that can be used.
+            **more (Any): additional entries of `facts`.
         """
         scored, fold, data_hash = np.arange(len(self.val_index)), self.manifest.fold, self.manifest.content_hash
         if fold is not None:
@@ -111,9 +126,13 @@ class DataModule(ABC):
         }
 
     def sampled(self, photos: np.ndarray, classes: np.ndarray) -> Order | None:
-        """The order of the recipe's sampler, which becomes a fact; None: each image once an epoch.
+        """Return the sample order of the recipe's sampler, and record it in `facts`.
 
-        photos, classes  (M,) int: places among the training images, and the classes that each of them has; each pair once
+        Args:
+            photos, classes (ndarray): training-image positions and their classes, one element per pair, shape (M,), int.
+
+        Returns:
+            Order or None: function that maps an epoch to its order. None: each image is used once per epoch.
         """
         recipe, images = self.recipe, self.train_images
         if recipe.sampler == "random":
@@ -125,9 +144,10 @@ class DataModule(ABC):
         return sampled_order(rates, kinds, seed=recipe.seed)
 
     def weigh(self, counts: np.ndarray) -> None:
-        """Keep the class weights of the recipe's `model.class_weights`, which become a fact, where it has any.
+        """Compute the class weights if the recipe requests them, and record them in `facts`.
 
-        counts  (K,) int, how often each class is learned
+        Args:
+            counts (ndarray): number of training samples per class, shape (K,), int.
         """
         if getattr(self.recipe.model, "class_weights", "none") == "none":
             return
@@ -137,34 +157,40 @@ class DataModule(ABC):
 
     @property
     def train_images(self) -> int:
-        """Training images of this run."""
+        """int: number of training images of this run."""
         return len(self.train_numbers)
 
     @property
     def val_images(self) -> int:
-        """Validation images of this run."""
+        """int: number of validation images of this run."""
         return len(self.val_numbers)
 
     @staticmethod
     @abstractmethod
     def dummy_batch(recipe: Recipe, images: int, shape: Shape, slots: int) -> Batch:
-        """A made-up batch: n images of H x W with `slots` object slots each."""
+        """Return a synthetic batch of `images` images of size `shape` (H, W) with `slots` object slots each."""
 
     @staticmethod
     @abstractmethod
     def draw_eval(recipe: Recipe, header: Header, name: str, shape: Shape) -> SampleSpec:
-        """The Draw of a photo for an evaluation input of H x W."""
+        """Define how an image becomes an evaluation input of size `shape` (H, W). Messages use `name`."""
 
     @abstractmethod
     def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
-        """Decide the sample of training photo `index` in this epoch, from its header without its pixels."""
+        """Define the training sample of an image, including augmentation, from its header without its pixels.
+
+        Args:
+            fit (ResizedShape): size of the resized image and of the network input.
+            epoch, index (int): epoch, and index of the image in `train_index`. They determine the random parameters.
+            header (Header), name (str): size and format of the image, and its name for messages.
+        """
 
     def draw_val(self, fit: ResizedShape, _: int, index: int, header: Header, name: str) -> SampleSpec:
-        """Decide the sample of validation photo `index`."""
+        """Define the sample of the validation image `index`. The arguments are those of `draw_train`."""
         return self.draw_eval(self.recipe, header, name, fit.shape)
 
     def setup(self, model: nn.Module) -> None:
-        """Give the network what follows from the data: the class weights. Raises RecipeError where it has no place for them."""
+        """Copy the class weights to the network. Raise RecipeError if the network does not support them."""
         if self.class_weights is None:
             return
         weights = getattr(model, "class_weights", None)
@@ -174,7 +200,7 @@ class DataModule(ABC):
         weights[-len(self.class_weights) :].copy_(torch.from_numpy(self.class_weights))
 
     def labels(self) -> Labels:
-        """The classes whose rows of a weight file are kept, by name."""
+        """Return the classes of the dataset, which are matched by name with those of a weight file."""
         from paceline.models.weights.classes import Labels
 
         folders = self.manifest.classes if self.manifest.kind == "class-folder" else ()
@@ -182,7 +208,7 @@ class DataModule(ABC):
 
     @contextmanager
     def reading(self, train: RecordReader, val: RecordReader) -> Iterator[None]:
-        """Inside, photos are read from these records: of a local copy, or of a cache in memory."""
+        """Read images from other records in a `with` block, such as a local copy or a cache in memory."""
         before = self.train_index, self.val_index
         self.train_index, self.val_index = replace(before[0], records=train), replace(before[1], records=val)
         try:
@@ -193,7 +219,16 @@ class DataModule(ABC):
     def samples(
         self, step: int, *, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
-        """-> epochs and places among the training images: a rank's share of a step, by forward; of one rank, the whole step."""
+        """Return the samples of a rank in a step, by micro-batch. The defaults return the global batch.
+
+        Args:
+            step (int): step, from 0.
+            rank, world (int): rank, and number of training ranks. Default: 0 and 1
+            forwards, join (int): micro-batches per step, and ranks that share BatchNorm statistics. Default: 1 and 1
+
+        Returns:
+            tuple[ndarray, ndarray]: epochs and positions among the training images, shape (global_batch_size // world,), int64.
+        """
         share = {"rank": rank, "world": world, "forwards": forwards, "join": join}
         positions = stream_positions(step=step, global_batch_size=self.recipe.global_batch_size, **share)
         return batch_indices(self.train_images, positions, seed=self.recipe.seed, order=self.shapes.order)
@@ -201,7 +236,10 @@ class DataModule(ABC):
     def train_loader(
         self, plan: BatchPlan, system: System, rank_info: InputRank, *, first: int = 0, one_batch: bool = False
     ) -> Loader | RepeatBatch:
-        """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
+        """Return a loader of augmented training batches from step `first` to the end of the run.
+
+        If `one_batch` is True, the loader repeats the batch of step 0.
+        """
 
         def schedule(step: int) -> Sequence[MicroBatch]:
             epochs, indices = self.samples(
@@ -243,7 +281,7 @@ class DataModule(ABC):
         return RepeatBatch.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
     def val_loader(self, batch: int, system: System, rank_info: InputRank) -> Loader | RepeatBatch:
-        """This rank's share of the validation images, once, in batches of at most `batch`."""
+        """Return a loader of this rank's part of the validation images, in batches of at most `batch`."""
         mine = self.val_numbers[list(evaluation_shard(self.val_images, rank_info.rank, rank_info.world))]
         parts, largest = self.shapes.evaluation(mine, batch)
 
@@ -269,41 +307,62 @@ class DataModule(ABC):
         )
 
     def input_shapes(self, plan: BatchPlan) -> list[Shape]:
-        """H, W of every input of this run's steps, the largest first. A batch's other shapes follow from `objects_per_probe`."""
+        """Return all input sizes (H, W) of this run, largest first.
+
+        The other dimensions of a batch follow from `objects_per_probe`.
+        """
         return list(dict.fromkeys(fit.shape for fit in self.shapes.of_run(plan)))
 
     def warm_up_batch(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> Batch:
-        """A made-up batch for a discarded step. shape: H, W of its input; None: as large as any of this run."""
+        """Return a synthetic micro-batch for a warm-up step, which is discarded.
+
+        `shape` is the input size (H, W). The default is the largest input of the run.
+        """
         shape = shape or self.shapes.largest_of_run(plan).shape
         batch = self.dummy_batch(self.recipe, plan.micro_batch_size, shape, self.objects_per_probe(device))
         return batch.to(device)
 
     def warm_up_step(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
-        """The batches of such a step: a whole loss group, or two forwards if gradients accumulate over several."""
+        """Return the synthetic micro-batches of a warm-up step.
+
+        They are a complete loss group, and at least two micro-batches if the run accumulates gradients.
+        """
         forwards = max(plan.loss_micro_batches, min(plan.micro_batches, 2))
         return [self.warm_up_batch(plan, device, shape)] * forwards
 
     def objects_per_probe(self, device: torch.device) -> int:
-        """Objects of an image of a warm-up batch: as many as every batch has room for where shapes must not change."""
+        """Return the number of objects per image in a warm-up batch.
+
+        If shapes must not change, every training batch has at least this many object slots. The default is `max_objects`.
+        """
         return self.max_objects
 
     def images_of_step(self, step: int) -> list[str]:
-        """Files of the whole global batch of a step."""
+        """Return the file names of the images in the global batch of a step."""
         return [self.train_index.name(int(number)) for number in self.train_numbers[self.samples(step)[1]]]
 
     def sample(self, epoch: int, number: int) -> tuple[np.ndarray, Any]:
-        """Training image `number` as the network gets it in this epoch, for preview: (H, W, 3) uint8 pixels, and its label."""
+        """Return a training image as the network receives it in an epoch, for preview.
+
+        `number` is the position among the training images. The result is pixels of shape (H, W, 3), uint8, and the label.
+        """
         index = int(self.train_numbers[number])
         fit = self.shapes.of_sample(index)
         pixels = np.empty((*fit.shape, 3), np.uint8)
         return pixels, self.render(self.train_index, partial(self.draw_train, fit), epoch, index, pixels).label
 
     def samples_of_step(self, step: int) -> Iterator[tuple[np.ndarray, Any]]:
-        """`sample` of every image of a whole step; in place of the label a string may say what is seen."""
+        """Yield the result of `sample` for each image in the global batch of a step.
+
+        Instead of the label, a subclass may return a text that describes the image.
+        """
         return (self.sample(int(epoch), int(number)) for epoch, number in zip(*self.samples(step)))
 
     def render(self, index: Index, draw: DrawSample, epoch: int, number: int, out: np.ndarray) -> SampleSpec:
-        """Render photo `number` of the index as a loader would, into `out`, (H, W, 3) uint8; -> its Draw."""
+        """Decode and transform image `number` of the index as a loader does, and return its definition.
+
+        The pixels are written to `out`, shape (H, W, 3), uint8. `draw` defines the sample.
+        """
         data, name = index.read(number), index.name(number)
         exif = self.recipe.input.exif
         drawn = with_partners(draw(epoch, number, read_header(data, name, exif), name), index.records.read_many, exif)
@@ -312,29 +371,29 @@ class DataModule(ABC):
 
 
 def is_shape_costly(system: System, device: torch.device) -> bool:
-    """Whether a step's first input of a new shape costs more than others: on accelerators, and where the network is compiled."""
+    """Return True if the first step of a new input shape is slow: on accelerators, or if compiled."""
     return device.type != "cpu" or system.compile == "on"
 
 
 def open_configured_records(index: Index, system: System) -> RecordReader:
-    """A split's photos by the system's settings: through its cache of remote stores, and their bytes compared or not."""
+    """Open the records of a split with the disk cache and the checksum setting of the system."""
     records = index.records.kept_on_disk(parse_store_cache_bytes(system.disk_cache))
     return records if system.verify_checksums else records.unchecked()
 
 
 def choose_fetch_threads(records: RecordReader, system: System) -> int:
-    """The configured number; else enough for a store that serves several requests at once, and none for files."""
+    """Return the configured number of threads. 0 selects 2 for a parallel store, and none for files."""
     return system.io_threads or (BUCKET_THREADS if records.at_once > 1 else 0)
 
 
 def select_evenly(images: int, limit: int) -> np.ndarray:
-    """Numbers of `limit` (0 = all) of `images` images, evenly spread: the first ones of a class-folder set would be a few classes."""
+    """Return `limit` (0: all) evenly spaced indices, as the first images may be of only a few classes."""
     kept = min(limit or images, images)
     return np.arange(kept) * images // max(1, kept)
 
 
 def is_target_data(recipe: Recipe, manifest: Manifest, images: tuple[int, int]) -> bool:
-    """Whether the recipe's quality target was set for this data; images: of training and validation that this recipe would use."""
+    """Return True if the target was set for this dataset, with these training and validation counts."""
     if images != DATA_IMAGES.get(recipe.target_data):
         return False
     return recipe.target_data in ("imagenet", "coco") or manifest.root_path.name.startswith(f"{recipe.target_data}-")

@@ -1,7 +1,11 @@
-"""A task: a workload bound to one recipe and one data set. It has two halves, the data module and the evaluator.
+"""Bind a task to one recipe and one dataset, with a data module and an evaluator.
 
-A data module (datamodule.py) makes batches of records; an evaluator makes metrics of predictions. Each workload defines its own of
-both (task.py of each network). Letters: n images   K classes
+A data module (datamodule.py) makes batches from records, and an evaluator computes metrics from predictions. Each task defines both
+(task.py of each network).
+
+Notation:
+    n: number of images
+    K: number of classes
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputRank:
-    """A rank's place among those that share the samples, and what its loaders need."""
+    """Describe a rank among those that share the samples, and the resources of its loaders."""
 
     rank: int
     world: int
@@ -40,7 +44,7 @@ class InputRank:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The result of one evaluation."""
+    """Hold the result of one evaluation."""
 
     metrics: Mapping[str, float]  # by the names that targets use; in [0, 1]
     images: int  # images scored, each exactly once
@@ -51,34 +55,47 @@ class EvalResult:
     draws: Callable[[], Mapping[str, np.ndarray]] = dict
 
     def record(self) -> dict[str, Any]:
-        """For another rank, in JSON's types: all but the draws, which stay where the photos were scored."""
+        """Return the result for another rank in JSON types, without `draws`.
+
+        The draws stay on the rank that scored the images.
+        """
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "draws"}
 
 
 class Network(Protocol):
-    """The result of `NetworkFactory.build`: an nn.Module whose forward is the training loss and whose `predict` is inference."""
+    """Define the module that `NetworkFactory.build` returns.
+
+    It is an nn.Module. A call returns the training losses, and `predict` returns the outputs of inference.
+    """
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Training losses, in one of the forms of `paceline/data/batch.py`."""
+        """Return the training losses, in one of the forms of `paceline/data/batch.py`."""
         ...
 
     def predict(self, batch: Batch) -> Any:
-        """Raw outputs for scoring: a tensor with a row for each image, or a named tuple of such tensors."""
+        """Return the outputs for scoring: a tensor with one row per image, or a named tuple of such tensors."""
         ...
 
 
 class MetricShard(Protocol):
-    """This rank's share of an evaluation; compact, on the host."""
+    """Accumulate the part of an evaluation that one rank computes, in compact form and in host memory."""
 
     def add(self, batch: Batch, outputs: Any) -> None:
-        """Add one forward. Its batch is the loader's memory, which the next one overwrites: copy what is kept."""
+        """Add one batch and its outputs. Copy what you keep: the loader overwrites the batch."""
         ...
 
     def pack(self) -> bytes: ...
 
 
 class Evaluator(ABC):
-    """Scores a model's predictions on the validation images of one data module."""
+    """Score the predictions of a model on the validation images of one data module.
+
+    Args:
+        data (DataModule): the data module.
+
+    Attributes:
+        facts (Mapping[str, Any]): metadata of the ground truth for run.json.
+    """
 
     facts: Mapping[str, Any] = {}  # about the ground truth, for run.json
 
@@ -87,16 +104,30 @@ class Evaluator(ABC):
 
     @abstractmethod
     def new_score(self) -> MetricShard:
-        """An empty score."""
+        """Start an evaluation on this rank.
+
+        Returns:
+            MetricShard: object without images. `add` adds a batch, and `pack` converts it to bytes for `summarize`.
+        """
 
     @abstractmethod
     def summarize(self, packed: Sequence[bytes]) -> EvalResult:
-        """Join the ranks' shares. Raises RuntimeError unless every validation image was scored exactly once."""
+        """Compute the metrics from the shards of all ranks.
+
+        Args:
+            packed (Sequence[bytes]): result of `MetricShard.pack` of each rank.
+
+        Returns:
+            EvalResult: metrics, number of images, and predictions.
+
+        Raises:
+            RuntimeError: unless every validation image was scored exactly once.
+        """
 
 
 @dataclass(frozen=True)
 class Task:
-    """A workload bound to one recipe and one data set."""
+    """Bind a workload to one recipe and one dataset."""
 
     workload: WorkloadSpec
     data: DataModule
@@ -104,16 +135,19 @@ class Task:
 
     @property
     def recipe(self) -> Recipe:
-        """The data module's."""
+        """Recipe: the recipe of the data module."""
         return self.data.recipe
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What run.json says about the data."""
+        """dict[str, Any]: metadata of the dataset for run.json."""
         return {**self.data.facts, **self.evaluator.facts}
 
     def build(self, device: torch.device) -> nn.Module:
-        """The initialized network with its loss, drawn on the CPU so that every machine gets the same weights."""
+        """Return the initialized network with its loss.
+
+        Weights are initialized on the CPU, so every machine gets the same ones.
+        """
         network, generator = self.workload.network, torch.Generator().manual_seed(self.recipe.seed)
         model = network.build(self.recipe, len(self.data.classes))
         network.initialize(self.recipe, model, generator)
@@ -121,11 +155,17 @@ class Task:
         return model.to(device)
 
     def load_weights(self, model: nn.Module, path: Path) -> WeightReport:
-        """Copy a weight file into the model, in place. Raises CheckpointError where it does not fit; the model is then unchanged."""
+        """Copy a weight file into the model, in place.
+
+        Raises CheckpointError if the file does not fit. The model is then unchanged.
+        """
         return self.workload.network.load_weights(model, path, self.data.labels())
 
     def memory(self, system: System) -> MemoryEstimate:
-        """The need of a training step on one rank; its largest tensor, for accelerators, is that of the widest possible input."""
+        """Estimate the memory of a training step on one rank.
+
+        The largest tensor, which accelerators need, is that of the largest possible input.
+        """
         shapes = self.data.shapes
         result = estimate_recipe_memory(
             self.workload, self.recipe, system, len(self.data.classes), shapes.largest_of_data()

@@ -1,7 +1,7 @@
-"""Where a run stands: the results of its evaluations so far, the best among them, and whether the run is over.
+"""Track the evaluations of a run, find the best one, and decide when the run ends.
 
-Results are stored in the `eval` events alone (training/logging/events.py), which are on the disk before anything else uses a
-result. So no checkpoint holds them, and none is ever changed: a resumed run reads them from the events up to its checkpoint.
+Results are stored only in the `eval` events (training/logging/events.py), which are written to disk before any other code uses a
+result. Checkpoints do not contain results, and no checkpoint is ever changed. A resumed run reads the events up to its checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
 
 @dataclass
 class EvalHistory:
-    """The results of a run's evaluations."""
+    """Store the results of the evaluations of a run."""
 
     headline: str  # the metric that decides which one is the best
     step: int = -1  # of the weights that the newest evaluation scored
@@ -36,7 +36,7 @@ class EvalHistory:
 
     @classmethod
     def of_events(cls, headline: str, events: Iterable[Mapping[str, Any]]) -> EvalHistory:
-        """The standing after the `eval` events among `events`, oldest first."""
+        """Build the history from the `eval` events in `events`, oldest first."""
         standing = cls(headline)
         for event in events:
             if event["event"] == "eval":
@@ -45,7 +45,7 @@ class EvalHistory:
         return standing
 
     def remember(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Add the result of the evaluation after `step` steps; -> whether it is the best so far."""
+        """Add the result of the evaluation after `step` steps. Return True if it is the best one so far."""
         known = {name: value for name, value in self.best.items() if value == value}  # synthetic batches bring NaN
         is_best = is_better(metrics.get(self.headline, nan), known.get(self.headline))
         self.step, self.metrics, self.discarded_steps = step, dict(metrics), 0
@@ -57,15 +57,18 @@ class EvalHistory:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Summary of a run that ended.
+    """Summarize a run that ended. `paceline.train` returns it.
 
     Attributes:
-        status (str): ``"success"``: the target was reached, or there is no target and the run reached its end.
-            ``"ran_out"``: the run ended without reaching its target. ``"stopped_early"``: the run stopped as requested, for
-            example by `steps`. ``"interrupted"``: the run was stopped by a signal, and can be resumed. ``"failed"``: the loss
-            or a gradient was not finite.
-        reason (str): why the run ended, in words.
-        step (int): number of optimizer steps done, without discarded ones.
+        status (str): result of the run:
+
+            - ``"success"``: the run reached its target. A run without a target was completed or ended by `patience`.
+            - ``"ran_out"``: the run was completed or ended by `patience`, and did not reach its target.
+            - ``"stopped_early"``: `max_steps` or `max_time` ended the run before the end of its schedule.
+            - ``"interrupted"``: a signal stopped the run. It can be resumed.
+            - ``"failed"``: the loss or a gradient was not finite.
+        reason (str): human-readable reason why the run ended.
+        step (int): number of completed optimizer steps. Discarded steps are not counted.
         best_metrics (dict[str, float]): best value of each metric over all evaluations.
         run_dir (str): run folder, which `paceline.load` opens.
     """
@@ -83,10 +86,15 @@ class TrainResult:
 
 
 class StopTraining(Exception):
-    """The run is over. Raised on every rank alike; the loop ends the run in one place.
+    """Signal the end of the run.
 
-    step       after which its weights are the result; None: the newest
-    discarded  steps trained past these
+    Every rank raises it at the same point, and the training loop handles it in one place.
+
+    Args:
+        status (Status): status of the run, as in `TrainResult`.
+        reason (str): human-readable reason.
+        step (int, optional): step whose weights are the result. Default: the newest step
+        discarded (int): number of steps that were trained after `step`.
     """
 
     def __init__(self, status: Status, reason: str, *, step: int | None = None, discarded: int = 0) -> None:
@@ -96,14 +104,17 @@ class StopTraining(Exception):
 
 
 def how_to_resume(run: RunSpec, folder: Path, ranks: int) -> str:
-    """How an interrupted run is resumed, in words: a command without --output-dir begins a new run each time."""
+    """Describe how to resume an interrupted run.
+
+    Without --output-dir, the original command would start a new run, so the description is another command.
+    """
     if run.options.output_dir:
         return "run the same command again to resume"
     return f"resume {'under the same launcher ' if ranks > 1 else ''}with:  {resume_command(folder, run.recipe.task)}"
 
 
 def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTraining | None:
-    """The end of the run by its newest evaluation; None when training continues."""
+    """Return the exception that ends the run after its newest evaluation, or None if training continues."""
     targets, plan, patience = run.recipe.target, run.plan, run.options.patience
     if meets_targets(targets, standing.metrics):
         return StopTraining("success", f"target {format_targets(targets)} reached")
@@ -122,7 +133,7 @@ def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTrainin
 
 
 def _without_target(run: RunSpec, reason: str) -> StopTraining:
-    """The end of a run that met no target."""
+    """Return the end of a run that did not reach a target or that has none."""
     target = format_targets(run.recipe.target)
     return (
         StopTraining("ran_out", f"{reason} without reaching {target}")

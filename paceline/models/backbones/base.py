@@ -1,8 +1,13 @@
-"""A trunk turns images into feature maps, and every workload takes those it needs; and the pyramid that stands on such maps.
+"""Define backbones, which compute feature maps, and the feature pyramid network (FPN).
 
-Letters: B images   C_i channels and s_i stride of map i, finest first   H, W input pixels   K classes
-A classifier pools the last map, SSD takes the one of stride 8, Mask R-CNN those of stride 4 to 32.
-To add a trunk: a file with a subclass of Trunk, and a line in __init__.py (docs/how-to/extend/backbone.md).
+A classifier pools the last feature map, SSD uses the one with stride 8, and Mask R-CNN uses those with strides 4 to 32. To add a
+backbone, write a subclass of `Backbone` and register it (docs/how-to/extend/backbone.md).
+
+Notation:
+    B: number of images
+    C_i, s_i: channels and stride of feature map i, finest first
+    H, W: height and width of the input in pixels
+    K: number of classes
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ Norm = Literal["frozen", "batch", "group"]
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """What a network needs of its trunk, beside the recipe's fields."""
+    """Describe what a network requires from its backbone, in addition to the fields of the recipe."""
 
     stride: Literal[0, 8, 32] = 0  # of the coarsest map; 0 = the trunk's own coarsest
     finest: int = 0  # of a pyramid, the stride of the finest map that it uses; 0 = only the last map is used
@@ -38,7 +43,16 @@ class BackboneSpec:
 
 
 class Backbone(nn.Module, ABC):
-    """Images in, feature maps out. Parameters are drawn by `draw`, or loaded; the names of their modules are a checkpoint's."""
+    """Compute feature maps from images. Subclass it for a custom backbone.
+
+    Parameters are initialized by `draw` or loaded from a file. Checkpoints use the names of the submodules.
+
+    Attributes:
+        channels (list[int]): channels C_i of each feature map, finest first.
+        strides (list[int]): stride s_i of each feature map. A map has about H / s_i rows.
+        fc (Linear): classification layer. It exists only after `add_classes`.
+        built (Mapping[str, str]): values of the recipe fields `stride_in` and `padding` that the weights of this backbone depend on.
+    """
 
     channels: list[int]  # C_i
     strides: list[int]  # s_i; a map has about H / s_i rows
@@ -52,34 +66,78 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) float, normalized -> maps (B, C_i, about H / s_i, W / s_i), finest first."""
+        """Compute the feature maps of a batch.
+
+        Args:
+            images (Tensor): normalized images, floating point.
+
+        Shape:
+            - images: (B, 3, H, W), or (B, 4, H, W) if `BackboneSpec.input_channels` is 4
+            - output i: (B, C_i, about H / s_i, about W / s_i)
+
+        Returns:
+            list[Tensor]: feature maps, finest first.
+        """
 
     @abstractmethod
     def draw(self, init: Init, generator: torch.Generator, *, zero_init_residual: bool) -> None:
-        """Draw first weights, `fc`'s with them, on the CPU: a function of the generator's state alone."""
+        """Initialize all parameters, including those of `fc`, on the CPU.
+
+        Use only `generator` for random numbers, so that the weights depend only on its state.
+
+        Args:
+            init (str): initialization method: ``"mlperf"`` or ``"torchvision"``.
+            generator (torch.Generator): source of all random numbers.
+            zero_init_residual (bool): initialize the last BatchNorm weight of each residual unit to 0.
+        """
 
     @abstractmethod
     def of_file(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-        """A file's tensors under this trunk's names, and the prefixes of names that a whole classifier has beyond it.
+        """Convert the tensors of a weight file to the parameter names of this backbone.
 
-        `saved` may be the trunk's or a whole classifier's; where it is neither, ({}, ()).
+        Args:
+            saved (Mapping[str, Tensor]): tensors of a backbone or of a complete classifier.
+
+        Returns:
+            tuple[dict[str, Tensor], tuple[str, ...]]: the tensors by parameter name, and prefixes of the names that only a complete
+            classifier has. ({}, ()) if the file does not match this backbone.
         """
 
     def freeze(self, names: Iterable[str]) -> None:
-        """Freeze submodules: no gradients, and their BatchNorms use their running statistics and do not update them."""
+        """Freeze submodules.
+
+        Their parameters get no gradients. Their BatchNorm layers use the running statistics and do not update them.
+
+        Args:
+            names (Iterable[str]): names of the submodules.
+        """
         still = [self.get_submodule(name) for name in names]
         for module in still:
             module.requires_grad_(False)
         self.still += still
 
     def stage_of(self) -> dict[str, int]:
-        """Name -> stage of each parameter but `fc`'s: 0 beside the images, then 1, 2, ... Raises RecipeError without stages."""
+        """Return the stage of each parameter, except for the parameters of `fc`.
+
+        Returns:
+            dict[str, int]: stage by parameter name. Stage 0 is the closest to the input.
+
+        Raises:
+            RecipeError: if the backbone has no stages.
+        """
         raise RecipeError(
             f"--model.freeze-stages and --optim.layer-decay: {type(self).__name__} has no stages. Remove the flags."
         )
 
     def freeze_stages(self, count: int) -> None:
-        """Freeze the first `count` stages, as `freeze` does. Raises RecipeError if the backbone has fewer."""
+        """Freeze the first stages, as `freeze` does.
+
+        Args:
+            count (int): number of stages to freeze, starting at the input. 0 freezes nothing.
+
+        Raises:
+            RecipeError: if the backbone has fewer stages.
+        """
         if not count:
             return
         stage_of = self.stage_of()
@@ -94,35 +152,61 @@ class Backbone(nn.Module, ABC):
                 self.still.append(module)
 
     def train(self, mode: bool = True) -> Backbone:
-        """As nn.Module's, except for what is frozen."""
+        """Set the training mode, as in `nn.Module.train`. Frozen modules stay in evaluation mode.
+
+        Args:
+            mode (bool): True for training, False for evaluation. Default: True
+
+        Returns:
+            Backbone: the module itself.
+        """
         super().train(mode)
         for module in self.still:
             module.train(False)
         return self
 
     def add_classes(self, classes: int) -> None:
-        """Add the linear layer `fc` on the last map's mean, for `classify`."""
+        """Add the linear layer `fc` on the mean of the last feature map, which `classify` uses.
+
+        Args:
+            classes (int): number of classes K.
+        """
         self.fc = Linear(self.channels[-1], classes)
 
     def pooled(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) float, normalized -> (B, C), the last map's mean."""
+        """Compute the mean of the last feature map over its positions.
+
+        Args:
+            images (Tensor): normalized images, floating point, shape (B, 3, H, W).
+
+        Returns:
+            Tensor: features, shape (B, C), where C is the last element of `channels`.
+        """
         return F.adaptive_avg_pool2d(self(images)[-1], 1).flatten(1)
 
     def classify(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) float, normalized -> logits (B, K) float32."""
+        """Compute the logits of a batch. Requires `add_classes`.
+
+        Args:
+            images (Tensor): normalized images, floating point, shape (B, 3, H, W).
+
+        Returns:
+            Tensor: logits, shape (B, K), float32.
+        """
         return self.fc(self.pooled(images)).float()
 
 
 def init_weights(backbone: Backbone, init: Init, generator: torch.Generator, *, zero_init_residual: bool = False) -> None:
-    """Draw a trunk's weights by its own rule; see `Backbone.draw`. The generator is on the CPU, and so must the trunk be."""
+    """Initialize a backbone with its own `draw`. The generator and the backbone must be on the CPU."""
     backbone.draw(init, generator, zero_init_residual=zero_init_residual)
 
 
 def get_lr_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
-    """Name -> factor on the learning rate by where a parameter is; {} where all are 1.
+    """Return the learning-rate factor of each parameter by name, or {} if all factors are 1.
 
-    F^k for the trunk's k-th stage from the top, F = layer_decay (Bao et al. 2022, BEiT, by stages); head_lr_factor outside of it.
-    Raises RecipeError for a network without a trunk, and for a trunk without stages.
+    The k-th stage of the backbone from the top has layer_decay ** k (Bao et al. 2022, BEiT, applied to stages). Parameters outside the
+    backbone have head_lr_factor.
+    Raises RecipeError if the network has no backbone, or if the backbone has no stages.
     """
     if optim.head_lr_factor == 1 and optim.layer_decay == 1:
         return {}
@@ -147,7 +231,10 @@ def get_lr_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
 
 
 class FPN(nn.Module):
-    """Laterals to C channels, added from the coarsest level down, each smoothed by a 3x3 convolution; and level 6."""
+    """Compute a feature pyramid with level 6.
+
+    Lateral convolutions with C channels are added from coarse to fine. A 3x3 convolution then smooths each level.
+    """
 
     def __init__(self, inputs: list[int], channels: int, *, norm: LayerNorm, top: TopLevel, eps: float) -> None:
         """inputs: channels of the stages, finest first."""
@@ -157,12 +244,12 @@ class FPN(nn.Module):
         self.top = Conv2d(channels, channels, 3, 2, padding=1) if top == "conv" else None
 
     def forward(self, stages: list[Tensor]) -> list[Tensor]:
-        """-> levels, finest first; the last is level 6, for proposals only."""
+        """Return the levels of the pyramid, finest first. The last one is level 6, which only proposals use."""
         levels, coarsest = self.merge(stages)
         return [*levels, F.max_pool2d(levels[-1], 1, 2) if self.top is None else self.top(coarsest)]
 
     def merge(self, stages: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """-> a level for each stage, finest first, and the lateral of the coarsest."""
+        """Return one level per stage, finest first, and the lateral of the coarsest stage."""
         laterals = [block(stage) for block, stage in zip(self.inner_blocks, stages)]
         coarsest = laterals[-1]
         # autocast would copy to float32, add there, and round to its type again for the convolutions that follow.
@@ -176,7 +263,7 @@ class FPN(nn.Module):
 
 
 def _layer(inputs: int, outputs: int, kernel: int, norm: LayerNorm, eps: float) -> nn.Sequential:
-    """A convolution and its norm, in a sequence as torchvision has them."""
+    """Return a convolution and its normalization in a sequence, as in torchvision."""
     conv = Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm == "none")
     if norm == "none":
         return nn.Sequential(conv)
