@@ -135,7 +135,7 @@ def of_dataclass(hint: Any, template: Any, more: Mapping[str, Schema] = {}) -> t
     classes = parts(template)
     schema["title"] = type(template).__name__
     for name, one in {**defs, type(template).__name__: schema}.items():
-        one["description"] = inspect.cleandoc(classes[name].__doc__ or "")
+        one["description"] = _about(classes[name])
         for field, text in described(classes[name]).items():
             one["properties"][field].setdefault("description", text)
     schema["properties"] |= {name: {**schema["properties"][name], **one} for name, one in more.items()}
@@ -163,7 +163,7 @@ def run() -> tuple[Schema, Schema]:
         schema, inner = of_dataclass(hint, template)
         defs |= {**inner, name: schema}
     plan = TypeAdapter(BatchPlan).json_schema(schema_generator=_Untitled)
-    plan["description"] = inspect.cleandoc(BatchPlan.__doc__ or "")
+    plan["description"] = _about(BatchPlan)
     for name, text in described(BatchPlan).items():
         plan["properties"][name].setdefault("description", text)
     defs |= plan.pop("$defs", {}) | {"Plan": plan, "Recipe": asked}
@@ -259,7 +259,7 @@ def written() -> dict[str, str]:
         head = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "$id": f"urn:paceline:{name}:{VERSIONS[name]}",
-            "title": inspect.cleandoc(make.__doc__ or ""),
+            "title": _about(make),
         }
         texts[f"{name}.schema.json"] = json.dumps({**head, **schema, "$defs": defs}, indent=1) + "\n"
     return texts

@@ -35,7 +35,7 @@ def test_gradients_are_as_large_as_the_published_networks_say():
     assert sum(gradient_sizes("classification")) == 25_557_032
     half = {m.about: m.bytes for m in make_messages(25, NETWORKS) if m.number == "fp16"}
     assert half["classification gradient"] == pytest.approx(51.2e6, rel=0.01)
-    assert half["ssd gradient"] == pytest.approx(40e6, rel=0.01)  # "about 40 MB", says a published log of its SSD
+    assert half["detection gradient"] == pytest.approx(40e6, rel=0.01)  # "about 40 MB", says a published log of its SSD
 
 
 def test_messages_are_cut_into_buckets_that_hold_the_whole_gradient():
@@ -47,8 +47,8 @@ def test_messages_are_cut_into_buckets_that_hold_the_whole_gradient():
         name = message.about.split()[0]
         assert message.bytes == whole[f"{name} gradient"] and f"in {len(message.sizes)} buckets" in message.about
         assert all(4 * size >= 25 * MIB for size in message.sizes[1:-1]) and 4 * message.sizes[0] >= MIB
-    (one,) = [m for m in make_messages(1000, NETWORKS) if m.about.startswith("ssd in")]
-    assert len(one.sizes) == 1 and one.about == "ssd in 1 bucket"  # none stays small where a size was asked for
+    (one,) = [m for m in make_messages(1000, NETWORKS) if m.about.startswith("detection in")]
+    assert len(one.sizes) == 1 and one.about == "detection in 1 bucket"  # none stays small where a size was asked for
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_a_scenes_canvases_are_its_bitmaps():
 
 @FACTS
 def test_every_contender_has_the_positives_and_our_weights_give_torchvisions_loss(facts):
-    step = facts["step"]["fp32, 6 positive regions an image"]
+    step = facts["step"]["fp32, 6 positive regions per image"]
     names = {"paceline", "torchvision", "torchvision channels_last"}
     assert names <= set(step["median_seconds"]) == set(step["positives_an_image"])
     assert set(step["positives_an_image"].values()) == {6.0}
@@ -91,7 +91,7 @@ def test_every_contender_has_the_positives_and_our_weights_give_torchvisions_los
 
 @FACTS
 def test_the_report_says_where_the_time_goes_and_what_is_absent(facts):
-    step = facts["step"]["fp32, 6 positive regions an image"]
+    step = facts["step"]["fp32, 6 positive regions per image"]
     for name in ("paceline", "torchvision"):
         where = step["where_milliseconds"][name]
         assert set(where) >= {*PARTS, "optimizer", "mask targets", "losses", "trunk, backward", "mask head, backward"}

@@ -75,7 +75,7 @@ def test_busy_neighbours_are_named_and_the_cores_found_to_be_fast():
     assert check_text(found.advice[0], "n1", "1.0 of 2 cores", "1.00 times")
     assert len(found.advice) == 1
     ranks = two(share=0.5, busy=120)
-    ranks[0]["measured"]["ssd/photos"]["rate"] /= (
+    ranks[0]["measured"]["detection/photos"]["rate"] /= (
         3  # in a round when the neighbors were busier: no reason to name the input
     )
     assert len(judge_ranks(ranks).advice) == 1
@@ -117,7 +117,7 @@ def test_a_disk_far_slower_than_decoding_fails_with_every_other_row_as_expected(
 def test_steps_that_wait_for_photos_are_named():
     ranks = two()
     for rank in ranks:
-        rank["measured"]["ssd/photos"]["rate"] /= 2
+        rank["measured"]["detection/photos"]["rate"] /= 2
     found = judge_ranks(ranks)
     assert slow_rows(found) == ["SSD, step with input"] and "SSD: the steps" in " ".join(found.advice)
 
@@ -185,7 +185,7 @@ def test_a_device_that_multiplies_slowly_fails_alone():
 
 def test_an_input_that_does_not_feed_the_steps_starves_them():
     rank = gpu_rank()
-    rank["measured"]["maskrcnn/input"]["rate"] = 100.0
+    rank["measured"]["instance-segmentation/input"]["rate"] = 100.0
     found = judge_ranks([rank])
     assert slow_rows(found) == ["Mask R-CNN, input pipeline"] and "Mask R-CNN: the steps" in found.advice[0]
 

@@ -36,7 +36,7 @@ class BenchStepFlags:
     width: Annotated[int, Help("width of the input (pixels); maskrcnn only")] = 1216
     num_classes: Annotated[int, Help("number of classes without background; ssd and maskrcnn only")] = 80
     objects: Annotated[int, Help("number of objects per image; maskrcnn only")] = 7
-    positives: Annotated[tuple[int, ...], Help("numbers of positive regions per image to time; maskrcnn only")] = (30, 128)
+    positives: Annotated[tuple[int, ...], Help("numbers of positive regions per image to time; instance-segmentation only")] = (30, 128)
     part: Annotated[Part, Help("operations, step, evaluation, prediction, or shapes; ssd and maskrcnn only")] = "all"
     rounds: Annotated[int, Help("number of rounds; each round times every candidate once")] = 5
     seconds: Annotated[float, Help("time per candidate and round (s); at least one step")] = 4.0

@@ -69,6 +69,8 @@ class EvalSubject:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
+    if not arguments:
+        raise PacelineError("a run is required: paceline eval RUN")
     flags = parse(printer, arguments, EvalFlags(), "eval", "Evaluate a checkpoint of a run, or a weight file.")
     flags = replace(flags, run=run_folder(flags.run))
     check_flags(flags)

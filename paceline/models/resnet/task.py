@@ -85,7 +85,7 @@ class ClassificationData(DataModule):
         if has_mixing(self.recipe.input) and not getattr(model, "mixes", False):
             raise RecipeError(
                 f"--input.mixup-alpha and --input.cutmix-alpha: {type(model).__name__} does not mix images. Set both to 0, "
-                "or mix images as paceline.models.resnet.loss.ClassifierWithLoss does, and set its `has_mixing`."
+                "or mix images as paceline.models.resnet.loss.ClassifierWithLoss does, and set its `mixes`."
             )
 
     @staticmethod
