@@ -102,7 +102,7 @@ def _text(path: Path) -> str:
         data = read_plain(path, MAX_BYTES)
         return data.decode(json.detect_encoding(data))
     except OSError as problem:
-        raise DataError(f"{path}: the file is not readable ({problem.strerror}).") from None
+        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
     except UnicodeDecodeError as problem:
         where = f"{problem.reason} at byte {problem.start}"
         raise DataError(f"{path}: not valid {problem.encoding.upper()} text ({where}). Save the file as UTF-8.") from None

@@ -104,11 +104,11 @@ class Reporting:
         """Raises RecipeError for fields that contradict each other, and for a method in the place of a field."""
         for name in ("log_facts", "log_tensors"):
             if getattr(type(self), name) is not getattr(Reporting, name):  # the field would hide the method
-                raise RecipeError(f"workload: {name} pass a function to Reporting ({name}=...), not a method.")
+                raise RecipeError(f"Reporting.{name}: must be passed as a function, Reporting({name}=...), not a method.")
         if self.headline not in self.metrics:
-            raise RecipeError(f"workload: headline {self.headline!r} is not in metrics: {', '.join(self.metrics)}.")
+            raise RecipeError(f"Reporting.headline {self.headline!r}: must be one of {', '.join(self.metrics)}.")
         if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
-            raise RecipeError(f"workload: template {self.template}: file not found. Use its absolute path.")
+            raise RecipeError(f"Reporting.template {self.template}: file not found. Use its absolute path.")
 
     def rules(self, recipe: Any) -> tuple[str, str]:
         """The benchmark of MLPerf that a recipe is, and its rules; "" and "" where it is none."""
@@ -156,7 +156,7 @@ class WorkloadSpec:
     def __post_init__(self) -> None:
         """Raises RecipeError for an unknown kind of data."""
         if self.kind not in get_args(Kind):
-            raise RecipeError(f"workload: kind {self.kind!r}: must be {' or '.join(get_args(Kind))}.")
+            raise RecipeError(f"WorkloadSpec.kind {self.kind!r}: must be {' or '.join(get_args(Kind))}.")
 
     def open(self, recipe: Recipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> Task:
         """The task on this data set, or on this many of its images; 0 = all. Raises DataError for unusable data."""

@@ -146,7 +146,7 @@ def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
     photos = "images" if (path.parent / "images").is_dir() else "."
     command = f"paceline prepare yolo {shlex.quote(str(path.parent))} --val-fraction 0.2"
     return (
-        "a class list of YOLO labels without a data.yaml, which has the path of the images",
+        "a class list of YOLO labels, but data.yaml, which has the path of the images, is missing",
         (
             f"Write a data.yaml with these two lines next to it, then run  {command}\n  train: {photos}\n  names: "
             f"{json.dumps([abbreviate(name, 100) for name in names])}"
