@@ -269,7 +269,7 @@ def _table(path: Path) -> PredictionRows:
         sides = None  # classes, as `predict --save-formats csv` has them: its columns of boxes are empty
     needed = ("photo", "class", "score") if sides else ("photo", "class")
     if lacking := [what for what in needed if not columns[what]]:
-        expected = "; ".join(f"{what}: one of {', '.join(COLUMNS[what])}" for what in lacking)
+        expected = "; ".join(f"{what.replace('photo', 'image')}: one of {', '.join(COLUMNS[what])}" for what in lacking)
         result = abbreviate(join_names(list(names)), 200)
         raise DataError(f"{path}: the first line has no column for {expected}. Columns: {result}.")
 

@@ -262,7 +262,7 @@ def _with_current_labels(
             best = [{**one, "class": numbers[one["class"]]} for one in image["top5"] if one["class"] in numbers]
             images[location] = {"file": location, "label": int(index.labels[row]), "top5": best}
     if predictions["images"] and not images:
-        raise ValueError(f"all images of the run are missing or changed, such as {skipped[-1].name}")
+        raise ValueError(f"every image of the run is missing or changed, such as {skipped[-1].name}")
     return {**predictions, "classes": now, "images": [*images.values()]}
 
 

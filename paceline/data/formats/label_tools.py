@@ -31,7 +31,7 @@ COCO_LISTS = ("images", "annotations", "categories")
 # Columns of TensorFlow's and Roboflow's tables, of others, and of VGG Image Annotator's.
 CSV_CORNERS = ({"xmin", "ymin", "xmax", "ymax"}, {"x1", "y1", "x2", "y2"}, {"region_shape_attributes"})
 
-COCO_FLAGS = "paceline prepare coco --images-dir PHOTOS --annotations EXPORT.json --val-fraction 0.2 --output-dir SET"
+COCO_FLAGS = "paceline prepare coco --images-dir IMAGES --annotations EXPORT.json --val-fraction 0.2 --output-dir SET"
 LABEL_STUDIO = f"In Label Studio, choose Export > COCO, and pass the files:  {COCO_FLAGS}"
 
 

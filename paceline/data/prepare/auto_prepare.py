@@ -252,7 +252,7 @@ def prepare_eval_split(wanted: EvalSplit, kind: Kind, *, reporter: Reporter = SI
 
         return _prepare_scored_boxes(read_one_split(source, names), folder, reporter)
     listed = _class_folders(source, names)
-    return prepare_now(ClassSource.of(listed), folder, f"{listed.splits['val'].folder}:", "photo", reporter)
+    return prepare_now(ClassSource.of(listed), folder, f"{listed.splits['val'].folder}:", "image", reporter)
 
 
 def _layout(root: Path) -> str:
