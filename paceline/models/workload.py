@@ -106,7 +106,7 @@ class Reporting:
             if getattr(type(self), name) is not getattr(Reporting, name):  # the field would hide the method
                 raise RecipeError(f"Reporting.{name}: must be passed as a function, Reporting({name}=...), not a method.")
         if self.headline not in self.metrics:
-            raise RecipeError(f"Reporting.headline {self.headline!r}: must be one of {', '.join(self.metrics)}.")
+            raise RecipeError(f"Reporting.headline {self.headline!r}: must be in metrics ({', '.join(self.metrics)}).")
         if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
             raise RecipeError(f"Reporting.template {self.template}: file not found. Use its absolute path.")
 
