@@ -102,7 +102,7 @@ def _text(path: Path) -> str:
         data = read_plain(path, MAX_BYTES)
         return data.decode(json.detect_encoding(data))
     except OSError as problem:
-        raise DataError(f"{path}: the file is not readable ({problem.strerror}).") from None
+        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
     except UnicodeDecodeError as problem:
         where = f"{problem.reason} at byte {problem.start}"
         raise DataError(f"{path}: not valid {problem.encoding.upper()} text ({where}). Save the file as UTF-8.") from None
@@ -269,7 +269,7 @@ def _table(path: Path) -> PredictionRows:
         sides = None  # classes, as `predict --save-formats csv` has them: its columns of boxes are empty
     needed = ("photo", "class", "score") if sides else ("photo", "class")
     if lacking := [what for what in needed if not columns[what]]:
-        expected = "; ".join(f"{what}: one of {', '.join(COLUMNS[what])}" for what in lacking)
+        expected = "; ".join(f"{what.replace('photo', 'image')}: one of {', '.join(COLUMNS[what])}" for what in lacking)
         result = abbreviate(join_names(list(names)), 200)
         raise DataError(f"{path}: the first line has no column for {expected}. Columns: {result}.")
 

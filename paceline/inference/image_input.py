@@ -84,9 +84,9 @@ def _file(path: Path) -> bytes:
     try:
         return read_plain(path, MAX_BYTES)
     except OSError as problem:
-        raise DataError(f"{path}: the file is not readable ({problem.strerror}).") from None
+        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
     except ValueError as problem:  # a name with a zero byte
-        raise DataError(f"{str(path)!r}: the file is not readable ({problem}).") from None
+        raise DataError(f"{str(path)!r}: cannot be read ({problem}).") from None
 
 
 def _picture(photo: Image.Image | np.ndarray | torch.Tensor) -> Image.Image:

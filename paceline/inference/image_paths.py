@@ -135,7 +135,7 @@ def _in_folder(top: Path, result: ImageListing, away: set[tuple[int, int]]) -> I
         try:
             entries, hidden = scan_folder(str(folder))
         except OSError as problem:
-            result.refused.append(FailedImage(str(folder), f"the folder is not readable ({problem.strerror})"))
+            result.refused.append(FailedImage(str(folder), f"the folder cannot be read ({problem.strerror})"))
             continue
         below: list[Path] = []
         if hidden:

@@ -101,7 +101,7 @@ def open_trained(
     device = device or torch.device(default_accelerator() or "cpu")
     if folder.is_file():
         if checkpoint != "best":
-            raise PacelineError(f"--checkpoint {checkpoint}: only applies to runs. {folder} contains one model. Remove it.")
+            raise PacelineError(f"--checkpoint {checkpoint}: only applies to runs. {folder} is one model. Remove the flag.")
         path, step, tensors = folder, int(facts.step or 0), _tensors_of(folder)
         if facts.averaged is not None:
             reporter.warning(

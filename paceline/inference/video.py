@@ -258,7 +258,7 @@ def write_video_predictions(
         try:
             film.add(picture, one.more["seconds"])
         except OSError as problem:
-            raise PacelineError(f"--output-dir {folder}: {name}: the file is not writable ({problem.strerror}).") from None
+            raise PacelineError(f"--output-dir {folder}: {name} cannot be written ({problem.strerror}).") from None
 
     with open_prediction_dir(folder, head, coco=False, formats=formats, also=[name] if filmed else []) as answers:
         interrupted = False

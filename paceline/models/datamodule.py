@@ -195,7 +195,7 @@ class DataModule(ABC):
             return
         weights = getattr(model, "class_weights", None)
         if weights is None:
-            raise RecipeError(f"--model.class-weights: {type(model).__name__} does not support them. Set it to none.")
+            raise RecipeError(f"--model.class-weights: not supported by {type(model).__name__}. Set the flag to none.")
         # Background is first, and 1.
         weights[-len(self.class_weights) :].copy_(torch.from_numpy(self.class_weights))
 

@@ -43,7 +43,7 @@ def load_saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callab
     Raises RecipeError for a task that is not ours or not named, for keys of another version, for invalid values.
     """
     if named and not (isinstance(named, str) and is_in_file(named)):
-        raise RecipeError(f"--task-file {named!r:.80}: must have the file and the name of the workload: ./file.py:name")
+        raise RecipeError(f"--task-file {named!r:.80}: must name the file and the task: ./file.py:name")
     name = named or facts.recipe.get("task")
     if not isinstance(name, str) or (name not in WORKLOADS and not is_in_file(name)):
         raise RecipeError(f"{run_file(path)}: its task {name!r} is not a task of paceline ({', '.join(WORKLOADS)}).")

@@ -191,11 +191,11 @@ class Reporting:
         """Raise RecipeError for contradictory fields, and for a method that would hide a function field."""
         for name in ("log_facts", "log_tensors"):
             if getattr(type(self), name) is not getattr(Reporting, name):  # the field would hide the method
-                raise RecipeError(f"workload: {name} pass a function to Reporting ({name}=...), not a method.")
+                raise RecipeError(f"Reporting.{name}: must be passed as a function, Reporting({name}=...), not a method.")
         if self.headline not in self.metrics:
-            raise RecipeError(f"workload: headline {self.headline!r} is not in metrics: {', '.join(self.metrics)}.")
+            raise RecipeError(f"Reporting.headline {self.headline!r}: must be in metrics ({', '.join(self.metrics)}).")
         if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
-            raise RecipeError(f"workload: template {self.template}: file not found. Use its absolute path.")
+            raise RecipeError(f"Reporting.template {self.template}: file not found. Use its absolute path.")
 
     def rules(self, recipe: Any) -> tuple[str, str]:
         """Return the MLPerf benchmark of a recipe and the version of its rules.
@@ -305,7 +305,7 @@ class WorkloadSpec:
     def __post_init__(self) -> None:
         """Raise RecipeError if the type of the dataset is unknown."""
         if self.kind not in get_args(Kind):
-            raise RecipeError(f"workload: kind {self.kind!r}: must be {' or '.join(get_args(Kind))}.")
+            raise RecipeError(f"WorkloadSpec.kind {self.kind!r}: must be {' or '.join(get_args(Kind))}.")
 
     def open(self, recipe: Recipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> Task:
         """Open a dataset for a recipe.

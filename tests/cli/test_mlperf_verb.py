@@ -197,7 +197,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
         (tmp_path / "empty.txt", "empty"),
         (tmp_path / "words.txt", "no line with :::MLLOG", "not an MLPerf log"),
         (gluon, "log of GluonCV ... `paceline mlperf analyze`"),
-        (tmp_path / "missing.txt", "the log is not readable"),
+        (tmp_path / "missing.txt", "the log cannot be read"),
         (tmp_path / "folder", "mllog.txt ... not found"),
     ):
         refused(command(capsys, "mlperf", "check", file), str(file), *wanted)

@@ -194,7 +194,7 @@ def test_several_sets_or_a_missing_folder_of_images_are_named(root):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"images_dir": "x"}, "--images-dir and --annotations require each other"),
+        ({"images_dir": "x"}, "--images-dir and --annotations must be set together"),
         ({"images_dir": "x", "annotations": "y", "val_images_dir": "z"}, "--val-images-dir: requires --val-annotations"),
         ({"images_dir": "x", "annotations": "y"}, "x ... folder"),
     ],

@@ -116,7 +116,7 @@ LAYOUTS = [
     ),
     (
         classes_alone,
-        r"train/ and val/ not found, but .*\(cat, dog\).*\n  paceline prepare folder --data .* --val-fraction 0\.2$",
+        r"train/ and val/ not found, only .*\(cat, dog\).*\n  paceline prepare folder --data .* --val-fraction 0\.2$",
     ),
     (two_vals, "has both val/ and valid/"),
     (one_class, r"train: only one class \(cat\)"),

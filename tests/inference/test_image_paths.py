@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         with pytest.raises(PacelineError, match="--output-dir"):
             answer(out, "a.jpg")
     (tmp_path / "in the way").mkdir()
-    with raises(PacelineError, "a.jpg", "writable"), open_prediction_dir(tmp_path / "o", {}, coco=False) as new:
+    with raises(PacelineError, "a.jpg", "written"), open_prediction_dir(tmp_path / "o", {}, coco=False) as new:
         (tmp_path / "o" / "a.jpg").mkdir()
         new.add(found(), found(), ResultLocation("a.jpg", "a.jpg", None, 1), b"pixels", None)
 

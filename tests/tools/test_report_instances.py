@@ -63,7 +63,7 @@ def test_mask_ap_stands_beside_box_ap_everywhere(run):
         "box | mask | class | AP | AP50 | AR100 | AP | AP50 | objects | cat | 50.0 | 75.0 | 60.0 | 12.5 | 25.0 | 6 |",
         "box | mask | epoch | step | AP | AP50 | AP75 | small | medium | large | AP | AP50 | AP75 | small | medium | large | time",
         *("1 of 2 | objects found | mask IoU 1.00, F1 0.67", "2 of 2 | objects found | mask IoU 0.75, F1 1.00"),
-        "mean mask IoU of the found objects is 0.80",  # three whole masks and two halves
+        "mean mask IoU of the detected objects is 0.80",  # three whole masks and two halves
     ):
         assert piece in page.text, piece
     curves = [f"Precision-recall curve at IoU 0.5, {what}" for what in ("boxes", "masks")]

@@ -237,7 +237,7 @@ def _with_current_labels(
             known |= dict.fromkeys((index.path(row), _name(splits, (name, row)), f"{digest:016x}"), (name, row))
     first = int(predictions["kind"] != "classification")  # number of the first class
     if first != all("object_starts" in index.extra for index in splits.values()):
-        raise ValueError(f"the predictions are of kind {predictions['kind']}")
+        raise ValueError(f"the dataset has labels of another kind than {predictions['kind']}")
     before, images = predictions["classes"], {}
     now = list(max(names, key=lambda listed: len({*listed} & {*before})))
     number = {name: position for position, name in enumerate(now, first)}
@@ -262,7 +262,7 @@ def _with_current_labels(
             best = [{**one, "class": numbers[one["class"]]} for one in image["top5"] if one["class"] in numbers]
             images[location] = {"file": location, "label": int(index.labels[row]), "top5": best}
     if predictions["images"] and not images:
-        raise ValueError(f"no image of the run is unchanged in this dataset; the last one is {skipped[-1].name}")
+        raise ValueError(f"every image of the run is missing or changed, such as {skipped[-1].name}")
     return {**predictions, "classes": now, "images": [*images.values()]}
 
 
@@ -277,7 +277,7 @@ def require_usable(manifest: Manifest, reporter: Reporter) -> None:
     if bad := [one for one in findings if one.colour == "bad"]:
         what = "; ".join(f"{one.title}: {len(one.found):,}" for one in bad)
         more = format_command("data", "lint", manifest.called, "--html", "lint.html")
-        raise DataError(f"--lint: {what}. Training did not start. For a report, run  {more}  or remove --lint.")
+        raise DataError(f"--lint: {what}. Training did not start. To see the issues, run  {more}  or remove --lint.")
     if not findings:
         reporter.line("lint: no issues found")
 

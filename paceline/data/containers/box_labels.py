@@ -168,7 +168,7 @@ def _class_names(source: Path, objects: Sequence[ImageBoxes]) -> dict[int, str]:
         for number, name in zip(photo.classes.tolist(), photo.names):
             if name and named.setdefault(number, name) != name:
                 first, other = (escape_line(os.fsdecode(one)) for one in (named[number], name))
-                raise DataError(f"{source}: class {number} is named {first} and {other}. The class lists differ.")
+                raise DataError(f"{source}: class {number} is named {first} and {other}. Pack them with one class list.")
     return {
         number: tidy_class_name(os.fsdecode(named[number]), f"{source}: a class") if number in named else f"class {number}"
         for number in sorted({number for photo in objects for number in photo.classes.tolist()})
@@ -186,7 +186,7 @@ def _segmentations(photo: ImageBoxes, name: str) -> list[Any]:
             with open_image(data, ("PNG",)) as image:
                 if image.size != size:
                     raise DataError(
-                        f"{name}: a mask has {image.size[0]} x {image.size[1]} px, the image {size[0]} x {size[1]}."
+                        f"{name}: a mask has {image.size[0]} x {image.size[1]} px, but the image has {size[0]} x {size[1]}."
                     )
                 inside = np.asarray(image.convert("L")).astype(bool)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -228,7 +228,7 @@ def sample_annotations(
             if (first := categories.setdefault(category, called)) != called:
                 raise DataError(
                     f"{where} names category {category} {abbreviate(called)!r}, but other samples name it "
-                    f"{abbreviate(first)!r}. Pack it again."
+                    f"{abbreviate(first)!r}. Pack the files again with one name."
                 )
     # Photos without objects alone have no category either; their classes are those of the other split, or of --class-names-file.
     categories = categories or {0: "class 0"}

@@ -70,7 +70,7 @@ def _by_name(splits: dict[str, ContainerListing], request: ContainerRequest, lis
     used = {split: set(classes) for split, classes in named.items()}
     if listed is not None:
         if unknown := sorted(set().union(*used.values()) - set(names)):
-            raise DataError(f"{_named_by(request)}: does not include {join_names(unknown)}, but images have these classes.")
+            raise DataError(f"{_named_by(request)}: must include {join_names(unknown)}, because images have these classes.")
     elif other := next((other for other in others if used[first] != used[other]), ""):
         raise DataError(
             f"the classes of {other} and {first} differ. Only in {first}: {join_names(sorted(used[first] - used[other]))}. "
@@ -109,7 +109,7 @@ def _by_number(splits: dict[str, ContainerListing], request: ContainerRequest, l
         raise DataError(f"an image has class {number:,}, which is too large for a class index. Check the labels.")
     if listed is not None:
         if len(listed) < most:
-            raise DataError(f"{_named_by(request)}: {len(listed):,} classes, but an image has class {most - 1}.")
+            raise DataError(f"{_named_by(request)}: {len(listed):,} classes, but an image has class {most - 1 + first}.")
         return listed, labels
     _check_numbers(splits, first)
     names = tuple(named.get(k, str(k + first)) for k in range(most))
@@ -124,9 +124,9 @@ def _check_numbers(splits: dict[str, ContainerListing], first: int) -> None:
     lowest = min(map(min, used.values()))
     if lowest > first:
         raise DataError(
-            f"{next(iter(splits.values())).first_file}: no image has class {first}, at which the class indices start; the "
-            f"lowest is {lowest}. If they start there, add --label-offset {lowest}. If the first classes have no images, "
-            "add --num-classes N, or --class-names-file FILE."
+            f"{next(iter(splits.values())).first_file}: no image has class {first}, at which the indices start; the "
+            f"lowest is {lowest}. If they start at {lowest}, add --label-offset {lowest}. If the first classes have no "
+            "images, add --num-classes N, or --class-names-file FILE."
         )
     train = used.get("train", set())
     if alone := sorted(used.get("val", set()) - train) if train else []:

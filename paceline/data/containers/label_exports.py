@@ -88,6 +88,6 @@ def prepare_first(location: str, *, scored: bool = False) -> str:
     files = location if kind or not is_address else f"{location.rstrip('/')}/*.tar"
     flags = f"--val {shlex.quote(files)}" if scored else f"--train {shlex.quote(files)} --val FILE"
     return (
-        f"expected a prepared dataset, got {'an address' if is_address else 'a file'}. Index it first (its bytes stay "
-        f"in place), and pass DIR:  paceline prepare {kind or 'tar'} {flags} --output-dir DIR"
+        f"expected a prepared dataset, got {'a URL' if is_address else 'a file'}. Index it first (the data is "
+        f"not copied), and pass DIR:  paceline prepare {kind or 'tar'} {flags} --output-dir DIR"
     )

@@ -109,7 +109,7 @@ def _check_flags(request: ContainerRequest) -> None:
         "--devkit": bool(request.devkit) and (not archive or boxes),
     }
     remedies = {
-        "--val-annotations": "requires the archive of its images. Pass --val, which may be the file of --train",
+        "--val-annotations": "requires the archive of its images. Pass --val, which may be the same file as --train",
         "--annotations": "requires the archive of its images. Pass --train",
         "--group-by": "requires --val-fraction",
         "--num-classes": "the annotations or --class-names-file set the number of classes. Remove --num-classes",

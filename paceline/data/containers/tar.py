@@ -89,7 +89,7 @@ def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Me
             base = outer.name.rsplit(b"/", 1)[-1]
             if in_system_folder(outer.name) or not base.lower().endswith(b".tar"):
                 if is_image_path(outer.name):
-                    raise DataError(f"{name}: {format_member(outer.name)} is next to tar files, but must be inside one.")
+                    raise DataError(f"{name}: {format_member(outer.name)} is outside the inner tars. Move it into one.")
                 continue
             end = min(outer.offset + outer.length, size)
             for member in _members(file, outer.offset, end, f"{name}: {format_member(outer.name)}"):

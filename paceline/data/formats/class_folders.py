@@ -195,7 +195,7 @@ def _no_train_reason(root: Path, folders: list[str], top: FolderNames, out: Path
         return f"{root}: this is one split of a dataset. Use the folder above it:  --data {root.parent}"
     if _has_classes(root, folders):
         return (
-            f"{root}: train/ and val/ not found, but folders with images ({join_names(folders)}). If these are the "
+            f"{root}: train/ and val/ not found, only folders with images ({join_names(folders)}). If these are the "
             "classes, use 20% of each class for validation, without moving or copying an image:\n  "
             f"{_split_command(root, out)}"
         )

@@ -77,8 +77,8 @@ def match_files(
     )
     if doubles := len(results) - len(set(results)):
         more.append(
-            f"{path}: images with the file of another image: {doubles:,} ({abbreviate(find_duplicate(results), 120)}). "
-            "Each image has the objects of its id. To merge them, give the objects one id"
+            f"{path}: image entries that repeat the file of another entry: {doubles:,} ({abbreviate(find_duplicate(results), 120)}). "
+            "Each entry is a separate image with the objects of its id. To merge them, use one image_id for their objects"
         )
     return replace(annotations, file_names=results), [*notes, *more]
 

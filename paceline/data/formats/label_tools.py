@@ -31,7 +31,7 @@ COCO_LISTS = ("images", "annotations", "categories")
 # Columns of TensorFlow's and Roboflow's tables, of others, and of VGG Image Annotator's.
 CSV_CORNERS = ({"xmin", "ymin", "xmax", "ymax"}, {"x1", "y1", "x2", "y2"}, {"region_shape_attributes"})
 
-COCO_FLAGS = "paceline prepare coco --images-dir PHOTOS --annotations EXPORT.json --val-fraction 0.2 --output-dir SET"
+COCO_FLAGS = "paceline prepare coco --images-dir IMAGES --annotations EXPORT.json --val-fraction 0.2 --output-dir SET"
 LABEL_STUDIO = f"In Label Studio, choose Export > COCO, and pass the files:  {COCO_FLAGS}"
 
 
@@ -146,7 +146,7 @@ def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
     photos = "images" if (path.parent / "images").is_dir() else "."
     command = f"paceline prepare yolo {shlex.quote(str(path.parent))} --val-fraction 0.2"
     return (
-        "a class list of YOLO labels without a data.yaml, which has the path of the images",
+        "a class list of YOLO labels, but data.yaml, which has the path of the images, is missing",
         (
             f"Write a data.yaml with these two lines next to it, then run  {command}\n  train: {photos}\n  names: "
             f"{json.dumps([abbreviate(name, 100) for name in names])}"

@@ -109,7 +109,7 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     # Number of the first pixel, and what xmax has to grow by.
     first = 0 if any(min(entry.edges[:2]) < 1 for entry in everything) else 1
     if first == 0:
-        notes.append("some boxes start at pixel 0, so all are counted from 0, with xmax and ymax outside the object")
+        notes.append("some boxes start at pixel 0, so pixels are counted from 0, with exclusive xmax and ymax")
     if difficult := sum(entry.difficult for entry in everything):
         notes.append(f"{difficult:,} objects marked as difficult are kept as crowd regions, which metrics ignore")
     ids = {name: k for k, name in enumerate(sorted({entry.name for entry in everything}), start=1)}

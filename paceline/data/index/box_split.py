@@ -140,7 +140,7 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
     if manifest.relabel is not None:
         result["classes"] = np.array((-1, *manifest.relabel), np.int32)[result["classes"]] + 1
         if not result["classes"].all():  # of crowd regions alone, which no count of objects has
-            raise DataError(f"{manifest.called}: has crowd regions of classes that are not in the run.")
+            raise DataError(f"{manifest.called}: has crowd regions of classes that the run does not have. Remove them.")
     return BoxSplit(
         index=index,
         names=manifest.classes,

@@ -101,7 +101,7 @@ def stream_positions(
             f"{forwards} micro-batches)."
         )
     if world % join:
-        raise RecipeError(f"{join} ranks cannot share BatchNorm statistics in a world of {world} ranks (not a multiple).")
+        raise RecipeError(f"{join} ranks cannot share BatchNorm statistics: {world} ranks are not a multiple of {join}.")
     share = global_batch_size // world
     each = share // forwards
     starts = (rank // join) * (join * share) + np.arange(forwards) * (join * each) + (rank % join) * each

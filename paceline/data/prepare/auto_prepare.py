@@ -185,7 +185,7 @@ def _recorded_request(request: type[Request], manifest: Manifest | None) -> Requ
         return request(**(manifest.request or {}))
     except TypeError:
         raise DataError(
-            f"{manifest.folder}: was prepared by another version of paceline. Delete its manifest.json, and prepare it."
+            f"{manifest.folder}: was prepared by another version of paceline. Delete its manifest.json, and prepare it again."
         ) from None
 
 
@@ -235,8 +235,8 @@ def prepare_eval_split(wanted: EvalSplit, kind: Kind, *, reporter: Reporter = SI
             refuse_stale_containers(manifest, find_stale_file(manifest) or "out of date")
         if manifest.again is not None:
             raise DataError(
-                f"--split {wanted.split}: {root} is an index of containers, which is scored on val. Prepare the other "
-                "images as --val in a separate folder, and pass that folder."
+                f"--split {wanted.split}: {root} is an index of containers, and only its val split can be scored. "
+                "Prepare the other images as --val in a separate folder, and pass that folder."
             )
         if wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
             raise PacelineError(
@@ -252,7 +252,7 @@ def prepare_eval_split(wanted: EvalSplit, kind: Kind, *, reporter: Reporter = SI
 
         return _prepare_scored_boxes(read_one_split(source, names), folder, reporter)
     listed = _class_folders(source, names)
-    return prepare_now(ClassSource.of(listed), folder, f"{listed.splits['val'].folder}:", "photo", reporter)
+    return prepare_now(ClassSource.of(listed), folder, f"{listed.splits['val'].folder}:", "image", reporter)
 
 
 def _layout(root: Path) -> str:
@@ -271,7 +271,7 @@ def _layout(root: Path) -> str:
 def _named_files(wanted: EvalSplit, kind: Kind, reporter: Reporter) -> Path:
     if wanted.data or wanted.split or not (wanted.annotations and wanted.images):
         raise PacelineError(
-            "--images-dir DIR and --annotations FILE (a COCO JSON) require each other, without --data and --split."
+            "--images-dir DIR and --annotations FILE (a COCO JSON) must be set together, without --data and --split."
         )
     if kind != "boxes":
         raise PacelineError("--annotations: not supported by a classifier. Pass images in class folders with --data DIR.")

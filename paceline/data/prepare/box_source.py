@@ -255,7 +255,7 @@ def _read(root: Path | None, request: BoxRequest) -> DetectionLayout:
             raise DataError("a dataset is required. Use  paceline prepare coco DIR  or --images-dir DIR --annotations FILE")
         return read_source(Path(os.path.realpath(root)), request.layout or None)
     if not request.images_dir or not request.annotations:
-        raise DataError("--images-dir and --annotations require each other: the folder of the images and their COCO JSON.")
+        raise DataError("--images-dir and --annotations must be set together (the image folder and its COCO JSON).")
     if request.val_images_dir and not request.val_annotations:
         raise DataError("--val-images-dir: requires --val-annotations, the COCO JSON of the validation images.")
     paths = {name: Path(path) for name, path in _real_paths(request).items() if path}
@@ -288,9 +288,9 @@ def _missing_error(photos: ImagesToVerify, missing: list[int], command: str) -> 
             "folder of the images (--images-dir), and that file_name in the annotations is relative to it."
         )
     others = f"\nAlso missing, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
-    remedy = "remove it from the annotations. Metrics on a subset would not be comparable."
+    remedy = "remove them from the annotations. Metrics on a subset would not be comparable."
     if command:
-        remedy = f"continue without it:\n  {command} --on-missing skip"
+        remedy = f"continue without them:\n  {command} --on-missing skip"
     return DataError(f"{first[0]}: not found, but the annotations list it.{others}\nCopy the missing images, or {remedy}")
 
 

@@ -174,8 +174,8 @@ def _refuse_other(manifest: Manifest, source: ListedDataset) -> None:
         if (there.index, there.content_hash, there.root) == (manifest.index, manifest.content_hash, manifest.root):
             return
     raise DataError(
-        f"{manifest.folder}: another `prepare` wrote its manifest.json at the same time, of other images or with other "
-        f"flags, and it is kept. Run the same command again to replace it. {_other_place(source)}"
+        f"{manifest.folder}: another `prepare` wrote its manifest.json at the same time, for other images or with other "
+        f"flags, and that file is kept. Run the same command again to replace it. {_other_place(source)}"
     )
 
 

@@ -296,7 +296,7 @@ def _check(
     fewest, name = min(zip(having, (manifest.classes[label] for label in lacking)))
     why = f"--num-folds {folds}: class {name} has {format_count(fewest, what)} in {manifest.called}"
     if fewest < 2:
-        raise DataError(f"{why}, so no folds can all have it. Add images of this class, or remove it.")
+        raise DataError(f"{why}, so it is missing from some folds. Add images of this class, or remove it.")
     if fewest < folds:
         raise DataError(f"{why}, but each fold requires one. Use at most --num-folds {fewest}, or add images of it.")
     raise DataError(

@@ -228,7 +228,7 @@ _CAUSES = (
 # Both refuse in this way whoever shows no credentials, or wrong ones.
 _REFUSALS = {
     401: "access denied (401): the credentials are wrong or have expired",
-    403: "no permission (403): the credentials do not allow to {does} it, or the bucket is not yours",
+    403: "no permission (403): the credentials do not allow you to {does} it, or the bucket is not yours",
 }
 
 

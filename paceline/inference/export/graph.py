@@ -48,7 +48,7 @@ class Graph(nn.Module):
         if flags.score_threshold is not None:
             if self.task == "classification" or not 0 <= flags.score_threshold < 1:
                 raise PacelineError(
-                    f"--score-threshold {flags.score_threshold:g}: only for detectors, and must be in [0, 1)."
+                    f"--score-threshold {flags.score_threshold:g}: must be in [0, 1), and requires a detector."
                 )
             detect = replace(recipe.model.detect, score_threshold=flags.score_threshold)
             self.model.settings = replace(recipe.model, detect=detect)

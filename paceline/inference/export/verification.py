@@ -89,7 +89,7 @@ class WrittenGraph:
                 with atomic_writer(out) as placed:
                     part.rename(placed)
         except OSError as problem:
-            raise PacelineError(f"--output {out}: not writable ({problem.strerror}). Choose another file.") from None
+            raise PacelineError(f"--output {out}: cannot be written ({problem.strerror}). Choose another file.") from None
 
     def checked(self, part: Path) -> Iterator[str]:
         """Compare the file's predictions and report the differences. Raises PacelineError if fp32 sums do not explain them."""

@@ -64,7 +64,7 @@ def _coco(file: Path) -> dict[str, Any]:
     try:
         record = json.loads(read_plain(file, MAX_BYTES))
     except OSError as problem:
-        raise PacelineError(f"--image-ids {file}: the file is not readable ({problem.strerror}).") from None
+        raise PacelineError(f"--image-ids {file}: cannot be read ({problem.strerror}).") from None
     except (ValueError, RecursionError) as problem:
         raise PacelineError(f"--image-ids {file}: not valid JSON ({abbreviate(problem)}).") from None
     if not isinstance(record, dict) or not all(isinstance(record.get(key), list) for key in ("images", "categories")):

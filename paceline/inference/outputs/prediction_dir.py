@@ -260,5 +260,5 @@ def _as_user_error(folder: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         path = Path(os.fsdecode(problem.filename or folder))
-        reason = f"{target_of_part(path) or path}: not writable ({problem.strerror})"
+        reason = f"{target_of_part(path) or path}: cannot be written ({problem.strerror})"
         raise PacelineError(f"--output-dir {folder}: {reason}. Choose another folder.") from None

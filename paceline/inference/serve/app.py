@@ -110,7 +110,7 @@ class PredictionService:
         try:
             form = await InMemoryFormParser(request.headers, whole(), max_files=self._batches.queue, max_fields=16).parse()
         except (MultiPartException, ValueError) as problem:  # the parser's own errors are ValueErrors
-            raise HTTPException(400, f"The form is not readable: {str(problem).rstrip('.')}.") from None
+            raise HTTPException(400, f"The form cannot be read: {str(problem).rstrip('.')}.") from None
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         photos = [(file.filename or "", await file.read()) for file in files]
         await form.close()

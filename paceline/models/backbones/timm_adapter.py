@@ -199,8 +199,8 @@ class TimmBackbone(Backbone):
             forms = [(1, count, *(-(-side // by) for side in PROBE)) for count, by in zip(self.channels, self.strides)]
             if [tuple(map.shape) for map in maps] != forms[self.maps]:
                 raise RecipeError(
-                    f"--model.backbone timm/{self.name}: its feature maps are not (B, C, H / stride, W / stride). Use "
-                    "another."
+                    f"--model.backbone timm/{self.name}: its feature maps are not (B, C, H / stride, W / stride). "
+                    "Choose another backbone."
                 )
             pictures = torch.linspace(-1, 1, 6 * math.prod(PROBE)).view(2, 3, *PROBE)
             with torch.random.fork_rng(devices=[]):

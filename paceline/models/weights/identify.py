@@ -221,7 +221,7 @@ def _refusal(file: WeightFile, results: list[RecipeMatch], requested: Mapping[st
     look = format_command("weights", "inspect", file.path)
     near = min((fit for fit in results if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
     if requested and near is None:
-        return f"no match for --recipe {results[0].called} ({results[0].why.rstrip('.')}). To inspect it, run  {look}"
+        return f"no match for --recipe {results[0].called} ({results[0].why.rstrip('.')}). To inspect the file, run  {look}"
     if near is None and (backbone := detect_timm_name(file)):
         again = format_command("train", "resnet50", "--model.backbone", backbone, "--weights", file.path)
         return f"a timm network that is not a plain ResNet. Only its backbone is supported:   {again}"

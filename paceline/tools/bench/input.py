@@ -291,7 +291,7 @@ def _table(report: Mapping[str, Any], title: str) -> Table:
     table = compact_table(
         Column("contender", min_width=13, overflow="fold"),
         *(Column(name, min_width=8, justify="right") for name in ("images/s", "images per CPU-second")),
-        *(Column(f"x {what.replace('unchecked', 'without check')}", width=8, justify="right") for what in against),
+        *(Column(f"x {what.replace('peer', 'baseline')}", width=8, justify="right") for what in against),
         title=title,
     )
     for name, rounds in report["images_per_cpu_second"].items():

@@ -92,6 +92,6 @@ def print_prediction(precision: str, row: Mapping[str, Any], batch: int, console
     """From pixels to what is found."""
     for name, seconds in row["median_seconds"].items():
         faster, cpu = (format_ratio(row[key].get(name)) for key in ("times_faster", "times_faster_cpu"))
-        beside = f"; paceline is faster by {faster}, in CPU time by {cpu}" if faster else ""
+        beside = f"; paceline speedup {faster}, CPU time speedup {cpu}" if faster else ""
         apart = f"; {row['difference'][name]:.1%} of the predictions differ" if not row["agrees"].get(name, True) else ""
         console.print(f"predict, {precision}, {name}: {batch / seconds:,.2f} images/s{beside}{apart}", markup=False)

@@ -243,11 +243,11 @@ def format_recorded(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _format_record(name: str, record: Mapping[str, Any]) -> Iterator[str]:
     first, equal, count = record["first"], record["equal"], record["compared"]
-    alike = "none is equal" if equal is None else f"equal up to step {equal:,}"
+    alike = "none are equal" if equal is None else f"equal up to step {equal:,}"
     if not count:
         yield f"no common step{'s' * (name == 'events')} recorded in both"
     elif first is None:
-        yield f"{alike}: {count:,} compared"
+        yield f"{alike} ({count:,} compared)"
     elif name == "events":
         yield f"{alike}; at step {first['step']:,} {first['number']} is {_both(list(map(repr, first['values'])))}"
     else:
@@ -293,17 +293,17 @@ def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Ite
     elif not odd:
         yield "No difference: in the repetition, every tensor of every step is equal."
     else:
-        yield f"Repeated, A and B are equal in every tensor up to step {replay['to']:,}, so recipe and data are not the cause."
+        yield f"The repeated A and B are equal in every tensor up to step {replay['to']:,}, so recipe and data are not the cause."
     for index in odd:
         record, letter = replay["records"][index], RUNS[index]
         since, until = record["left"]
         if since == until and record.get("checkpoint", {}).get("step") == until:
             first = _farthest(record["checkpoint"]["differing"])
-            yield f"{letter} diverged itself: its checkpoint of step {until:,} has different {first['kind']}, {first['name']}."
+            yield f"{letter} differs from its repetition: the checkpoint of step {until:,} has other {first['kind']}: {first['name']}."
         elif since == until:
-            yield f"{letter} diverged only in its event of step {until:,}: the checkpoint of that step is identical."
+            yield f"{letter} differs from its repetition only in its event of step {until:,}; the checkpoint is identical."
         else:
-            yield f"{letter} diverged itself after step {since:,}, at the latest in step {until:,}."
+            yield f"{letter} differs from its repetition after step {since:,}, at the latest in step {until:,}."
         if flip := record.get("flip"):
             yield (
                 f"A flipped bit (faulty memory) explains it: with bit {flip['bit']} of weights {flip['name']} at {flip['at']} "
@@ -312,7 +312,7 @@ def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Ite
         if elsewhere := [f"{key} {then} (now {now})" for key, (then, now) in replay["elsewhere"][index].items()]:
             yield f"{letter} was trained with {', '.join(elsewhere)}."
     if len(odd) == 2:
-        yield "Neither run is reproduced, because code or machine differ. Repeat this on the machine where they were trained."
+        yield "Neither run is reproduced, because the code or the machine differs. Repeat this on the machine where they were trained."
     elif odd and not replay["records"][odd[0]].get("flip"):
         yield "Possible causes: a changed file, faulty memory, or other code."
 
@@ -340,12 +340,12 @@ def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
         yield from _row("by", "The step is equal when repeated, so the results of this device are not reproducible.")
     rounding = parted.get("rounding")
     if apart and rounding:
-        text = f"Rounding {'can' if rounding['could'] else 'does not'} explain that"
+        text = f"Rounding {'can' if rounding['could'] else 'does not'} explain this difference"
         if moves := rounding["moves"]:
-            text += f": changing each weight by one unit in the last place, or the threads, changes it by {moves:.2g}"
+            text += f": changing each weight by one unit in the last place, or the number of threads, changes the value by {moves:.2g}"
             text += f", {apart['largest'] / moves:.2g} times less" if apart["largest"] > moves else ""
         elif not rounding["draws"]:
-            text += f": from equal gradients, these are {'few' if rounding['could'] else 'too many'} units"
+            text += f": for equal gradients, the number of units is {'small' if rounding['could'] else 'too large'}"
         yield from _row("", f"{text}.")
     number = parted["step"] + (parted["kind"] == "start")
     ours, theirs = (join_names(names, MAX_PHOTOS) for names in parted["samples"])

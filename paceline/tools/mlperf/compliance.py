@@ -85,7 +85,7 @@ def check_convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> Co
         return ComplianceResult("rcp", about, None, f"not run: rules {ruleset} have no reference points for {benchmark}")
     needed = count_required_runs(benchmark)
     if len(files) != needed:
-        return ComplianceResult("rcp", about, None, f"not run: it requires {needed} runs, and {len(files)} are given")
+        return ComplianceResult("rcp", about, None, f"not run: expected {needed} runs, got {len(files)}")
     with tempfile.TemporaryDirectory() as folder:
         for number, file in enumerate(files):
             shutil.copyfile(file, Path(folder) / f"result_{number}.txt")

@@ -60,7 +60,7 @@ def read_text(path: Path) -> str:
     try:
         content = read_plain(path, MAX_BYTES)
     except OSError as problem:
-        raise DataError(f"{path}: the log is not readable ({problem.strerror or problem}). Pass a file.") from None
+        raise DataError(f"{path}: the log cannot be read ({problem.strerror or problem}). Pass a file.") from None
     if not content.strip():
         raise DataError(f"{path}: the log is empty. Pass another log.")
     return content.decode("utf-8", "replace")

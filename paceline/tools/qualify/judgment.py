@@ -87,7 +87,7 @@ def judge_ranks(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> Qualify
         taken = list(_taken_away(ranks))
         advice += taken or list(_unexplained(ranks, rows))
         advice += _input(ranks, rows, crowded=bool(taken))
-        advice = advice or ["no cause found. Measure again with more time"]
+        advice = advice or ["no cause found. Measure again with a larger --minutes"]
     return QualifyReport(rows, name, advice)
 
 

@@ -117,7 +117,7 @@ def predictions_section(
             **section,
         }
     except DataError as error:
-        notes.append(f"predictions/{files[-1].name}: the file is not readable ({error}). No images are shown.")
+        notes.append(f"predictions/{files[-1].name}: cannot be read ({error}). No images are shown.")
     except Exception as error:
         if workload in WORKLOADS.values():
             raise

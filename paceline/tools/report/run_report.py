@@ -103,7 +103,7 @@ def write_report(run: Path, workload: WorkloadSpec | None = None) -> Path:
         # A folder's name may be no text: its odd bytes are shown as "?".
         atomic_write(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        raise PacelineError(f"{path}: the report is not writable ({error.strerror}). Make the folder writable.") from error
+        raise PacelineError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
     return path
 
 

@@ -152,7 +152,7 @@ def from_gluoncv(saved: Tensors, _: Facts) -> PacelineWeights:
             "one. Use resnet*_v1b"
         )
     if "conv1.weight" not in saved or "bn1.gamma" not in saved:
-        raise WeightFormatError("a GluonCV network other than ResNet v1b and Mask R-CNN on it, which are supported")
+        raise WeightFormatError("an unsupported GluonCV network. Use a ResNet v1b, or a Mask R-CNN on a ResNet v1b")
     state = {}
     for name, tensor in saved.items():
         parts = name.split(".")

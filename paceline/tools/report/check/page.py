@@ -91,7 +91,7 @@ def write_check_page(manifest: Manifest) -> tuple[Path | None, CheckPage]:
         remove_stale_parts(path.parent, {path.name})
         atomic_write(path, page.html.encode("utf-8", "replace"))
     except OSError as error:
-        raise DataError(f"{path}: the file is not writable ({error.strerror}). Make the folder writable.") from error
+        raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
     return path, page
 
 
