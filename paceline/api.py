@@ -243,7 +243,7 @@ def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, consol
             f"warning: the run is complete, but has no report: {' '.join(str(error).split())} To retry:  {again}"
         )
     if ending.status != "interrupted" and not run.options.synthetic and (folder / CHECKPOINTS / LAST).exists():
-        console.line(f"next:   {format_command('predict', folder, 'PHOTOS')}")
+        console.line(f"next:   {format_command('predict', folder, 'IMAGES')}")
 
 
 def write_missing_report(folder: Path) -> str:

@@ -14,7 +14,7 @@ from paceline.tools.estimate import run_time as exchange
 from paceline.tools.estimate.run_time import LINK_GBIT, exchange_seconds, exposed_seconds
 
 # Trainable numbers of the three networks; gradients travelled in 16 bits.
-PARAMETERS = {"classification": 25.56e6, "ssd": 19.97e6, "maskrcnn": 44.18e6}
+PARAMETERS = {"classification": 25.56e6, "detection": 19.97e6, "instance-segmentation": 44.18e6}
 # Horovod's one group of all gradients hides nothing (bytes 0); PyTorch's buckets of 25 MiB do.
 BUCKET = {"MXNet": 0.0, "PyTorch": 25 * 2**20}
 
@@ -87,7 +87,7 @@ FAMILIES = (
         ),
     ),
     Family(
-        "ssd", "A100-SXM4", "dgx-a100",
+        "detection", "A100-SXM4", "dgx-a100",
         Row(8, 1, 114, 1529, "v1.1 A100 8"),
         Row(64, 8, 24, 1190, "v1.1 A100 64"),
         (
@@ -96,27 +96,27 @@ FAMILIES = (
         ),
     ),
     Family(
-        "ssd", "A100-SXM4 (v0.7)", "dgx-a100",
+        "detection", "A100-SXM4 (v0.7)", "dgx-a100",
         Row(8, 1, 114, 1227, "v0.7 NVIDIA dgxa100", P),
         Row(64, 8, 24, 850, "v0.7 NVIDIA dgxa100_n8"),
         (Row(512, 64, 4, 299, "v0.7 NVIDIA dgxa100_n64"),),
         "the row of 8 is another framework's than the others",
     ),
     Family(
-        "ssd", "V100-SXM", "dgx2",
+        "detection", "V100-SXM", "dgx2",
         Row(8, 1, 120, 601, "v0.7 NVIDIA dgx1", P),
         Row(64, 4, 24, 501, "v0.7 NVIDIA dgx2h_n4", P),
         (Row(1024, 64, 2, 118, "v0.7 NVIDIA dgx2h_n64"),),
         "a DGX-1 and DGX-2H of 450 W; the large row is another framework's",
     ),
     Family(
-        "maskrcnn", "H100-SXM5", "dgx-h100",
+        "instance-segmentation", "H100-SXM5", "dgx-h100",
         Row(8, 1, 12, 187, "v3.0 NVIDIA dgxh100", P),
         Row(64, 8, 4, 134, "v3.0 NVIDIA dgxh100_n8", P),
         (Row(256, 48, 1, 94, "v3.0 NVIDIA dgxh100_n48: 384, of which 256 train", P),),
     ),
     Family(
-        "maskrcnn", "A100-SXM4", "dgx-a100",
+        "instance-segmentation", "A100-SXM4", "dgx-a100",
         Row(8, 1, 12, 88, "v2.1 A100 8, whole run with evaluations", P),
         Row(64, 8, 2, 14.4 * 117266 / 8.45 / 60 / 64, "A100 64, 8.45 min (round not noted): whole run with evaluations", P),
         (Row(256, 48, 1, 51, "v2.1 A100 384, of which 256 train, whole run with evaluations", P),),

@@ -246,6 +246,11 @@ def predictions() -> tuple[Schema, Schema]:
     return _object(whole, [name for name in whole if name != "files"]), defs
 
 
+def _about(documented: object) -> str:
+    """A docstring without its list of attributes, which the schema's properties describe."""
+    return inspect.cleandoc(documented.__doc__ or "").partition("\n\nAttributes:")[0]
+
+
 def _object(properties: Schema, required: list[str]) -> Schema:
     return {"type": "object", "properties": properties, "required": required}
 

@@ -96,7 +96,8 @@ def make_run(
     run, data = folder / "run", folder / "data"
     run.mkdir()
     (data / "val").mkdir(parents=True)
-    recipe = {"task": task, "global_batch_size": 8, "target": list(targets.items())}
+    names = {"ssd": "detection", "maskrcnn": "instance-segmentation"}
+    recipe = {"task": names.get(task, task), "global_batch_size": 8, "target": list(targets.items())}
     parts = {"system": {"device": "cpu"}, "plan": {"total_steps": 60}, "options": {}, "data": {"root": str(data)}}
     (run / "run.json").write_text(
         json.dumps({"format": 1, "name": f"{task}-demo", "world_size": 1, "recipe": recipe, **parts})

@@ -25,8 +25,8 @@ from paceline.training.state import State
 CLASSES, SLOTS = 3, 8
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "classification": ("classify-demo", {"model.depth": 10, "model.width": 8, "input.image_size": 32}),
-    "ssd": ("ssd-demo", {"model.depth": 10, "model.width": 4, "model.extra_channels": 8, "input.image_size": 96}),
-    "maskrcnn": (
+    "detection": ("ssd-demo", {"model.depth": 10, "model.width": 4, "model.extra_channels": 8, "input.image_size": 96}),
+    "instance-segmentation": (
         "maskrcnn-demo",
         {
             "model.width": 8,

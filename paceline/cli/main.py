@@ -76,7 +76,7 @@ ELSEWHERE = {
     "benchmark": "paceline bench step RECIPE",
     "pack": "paceline data pack DIR --format webdataset --output-dir DIR",
     "resume": "paceline train RUN/run.json --output-dir RUN",
-    "track": "paceline predict RUN PHOTOS (each frame separately; objects are not tracked)",
+    "track": "paceline predict RUN IMAGES (each frame separately; objects are not tracked)",
 }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load(
-    run: str | Path, *, checkpoint: str = "best", workload: str = "", recipe: str = "", allow_code_execution: bool = False
+    run: str | Path, *, checkpoint: str = "best", task_file: str = "", recipe: str = "", allow_code_execution: bool = False
 ) -> Predictor:
     """Open a run, a weight file, or an exported graph for prediction.
 
@@ -41,7 +41,7 @@ def load(
             - a weight file from another project, or the name of published weights (see docs/how-to/use-pretrained-weights.md)
         checkpoint (str): ``"best"``, ``"last"``, or ``"step-N"``. If no evaluation has selected a best checkpoint yet, the last one
             is opened. It applies only to runs, because a file contains one model. Default: ``"best"``
-        workload (str): file with the custom task of a run: ``"./file.py:name"``. The file is executed as Python code.
+        task_file (str): file with the custom task of a run: ``"./file.py:name"``. The file is executed as Python code.
         recipe (str): recipe of a weight file, with flags if needed, such as ``"resnet50 --input.eval-resize-size 235"``.
             Default: identified from the tensors
         allow_code_execution (bool): must be True to open a .pt2 file. Such a file can execute arbitrary code when it is opened, so
@@ -54,7 +54,7 @@ def load(
         PacelineError: if `run` is not a run, was trained on synthetic batches, or requires a package that is not installed.
         CheckpointError: if a checkpoint is missing or damaged, or if the file does not match a network of paceline.
     """
-    options = {"checkpoint": checkpoint, "workload": workload, "recipe": recipe}
+    options = {"checkpoint": checkpoint, "workload": task_file, "recipe": recipe}
     return open_predictor(Path(run), LOGGED, allow_code_execution=allow_code_execution, **options)
 
 

@@ -92,7 +92,7 @@ def open_trained(
     if recipe is None:
 
         def again(name: str) -> str:
-            return f"paceline.load({str(folder)!r}, workload={name!r})"
+            return f"paceline.load({str(folder)!r}, task_file={name!r})"
 
         recipe = load_saved_recipe(facts, folder, named=workload, again=again)
     own = get_workload(recipe.task)

@@ -77,7 +77,7 @@ def find_fitting_run(run: RunSpec, task: Task, state: State, roles: RankRoles, r
             raise AssertionError("a rank that is short of memory ends all of them")
         reporter.line(
             f"not enough memory for micro-batches of {format_count(run.plan.micro_batch_size, 'image')}; using "
-            f"{format_count(smaller.micro_batch_size, 'image')} in {smaller.micro_batches} forward passes per step (same result)"
+            f"{smaller.micro_batches} micro-batches of {format_count(smaller.micro_batch_size, 'image')} per step (same result)"
         )
         # Written down so, a resumed run begins with this cut.
         system = replace(run.system, micro_batch_size=smaller.micro_batch_size)
@@ -91,7 +91,7 @@ def catch_shortage(run: RunSpec, task: Task, state: State, device: torch.device)
     Nothing is exchanged; weights, statistics and gradients are as before. A step that the run captures is captured here, too: a
     capture cannot free cached memory, so it may need more than the same step without one.
     """
-    alone = replace(run.plan, world=1, bn_join=1, loss_join=1)
+    alone = replace(run.plan, world_size=1, bn_ranks=1, loss_ranks=1)
     short = None
     _free_memory(device)  # of a run that measured its speed and is thrown away
     with (

@@ -42,16 +42,16 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
         command(capsys, *train[:4], *SMALL, "--model.depth", 2, "--input.mixup-alpha", 0.2, "--output-dir", tmp_path / "b"),
         "mix",
     )
-    with pytest.raises(paceline.PacelineError, match=r"paceline.load\(.*workload="):
+    with pytest.raises(paceline.PacelineError, match=r"paceline.load\(.*task_file="):
         paceline.load(run)
-    assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
+    assert paceline.load(run, checkpoint="last", task_file=f"{page}:MINE").finds_objects is False
     file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"
     assert command(capsys, "export", run, "--output", file, *named).code == 0
     refused(command(capsys, "predict", file, photos), "by default", f"--task-file {page}:MINE")
     refused(command(capsys, "compare", run, run, "--bisect"), "by default", f"--bisect --task-file {page}:MINE")
     assert "No difference" in command(capsys, "compare", run, run, "--bisect", *named).out
-    there = paceline.load(run, workload=f"{page}:MINE").predict(photos)
-    here = paceline.load(file, workload=f"{page}:MINE").predict(photos)
+    there = paceline.load(run, task_file=f"{page}:MINE").predict(photos)
+    here = paceline.load(file, task_file=f"{page}:MINE").predict(photos)
     assert [found.to_dict() for found in here] == [found.to_dict() for found in there]
     weights = ["--weights", run / "checkpoints" / "last", "--output-dir", tmp_path / "again"]
     said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--max-steps", 1)

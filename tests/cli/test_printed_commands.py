@@ -193,7 +193,6 @@ REASONS = {
     ("cli/commands/weights.py", "run_inspect", "weights"): "a form: timm/NAME is to be filled in",
     ("models/weights/identify.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("launch/doctor/local_checks.py", "read_host", "doctor"): "its output goes into a variable of the host",
-    ("training/logging/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("tools/qualify/judgment.py", "judge_ranks", "doctor"): "who found it, before a colon",
     ("tools/qualify/judgment.py", "_input", "data"): "names a verb, in a sentence",
     ("tools/qualify/judgment.py", "_input", "bench"): "a kind of measurement, in a sentence",

@@ -222,7 +222,7 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
     file.write_text("{")
     refused(command(capsys, "train", file), "run.json", "readable")
     file.write_text('{"name": 1}')
-    refused(command(capsys, "train", file), "format, world, recipe, system, plan, options")
+    refused(command(capsys, "train", file), "format, world_size, recipe, system, plan, options")
     refused(command(capsys, "train", tmp_path / "none.json"), "run.json not found")
     refused(command(capsys, "eval", tmp_path / "none"), f"{tmp_path}/none ... run")
     facts = json.loads((finished / "run.json").read_text())
@@ -348,8 +348,8 @@ def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("ssd-finetune-cpu --input.copy-paste-prob 0.5", "--input.copy-paste-prob ... maskrcnn"),
-        ("maskrcnn-finetune-cpu --input.mosaic-prob 0.5", "--input.mosaic-prob ... ssd"),
+        ("ssd-finetune-cpu --input.copy-paste-prob 0.5", "--input.copy-paste-prob ... instance-segmentation"),
+        ("maskrcnn-finetune-cpu --input.mosaic-prob 0.5", "--input.mosaic-prob ... detection"),
         ("ssd-finetune-cpu --input.cutmix-alpha=1", "--input.cutmix-alpha ... classification"),
         ("fasterrcnn-finetune-cpu --input.copy-paste-prob 0.5", "boxes"),
         ("ssd-demo --model.backbone timm/resnet10t --model.parity.freeze-first-conv", "--model.parity.freeze-first-conv"),

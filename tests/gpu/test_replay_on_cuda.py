@@ -29,9 +29,9 @@ CHANGING = {"schedule.name": "cosine", "schedule.warmup": 0.2, "ema_decay": 0.99
 CASES: dict[str, tuple[str, dict[str, Any], Precision]] = {
     "classification": ("classification", CHANGING, "fp32"),
     "classification, fp16": ("classification", CHANGING, "fp16"),
-    "ssd": ("ssd", {}, "fp32"),
-    "maskrcnn": ("maskrcnn", {}, "fp32"),
-    "maskrcnn, bf16": ("maskrcnn", {}, "bf16"),
+    "ssd": ("detection", {}, "fp32"),
+    "maskrcnn": ("instance-segmentation", {}, "fp32"),
+    "maskrcnn, bf16": ("instance-segmentation", {}, "bf16"),
 }
 
 

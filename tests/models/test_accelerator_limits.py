@@ -200,7 +200,9 @@ def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):
 
 def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
     detection, instances = tasks
-    with pytest.raises(RecipeError, match=r"--deterministic: instance-segmentation .*RoIAlign.*--system.kernels triton.*--system cpu"):
+    with pytest.raises(
+        RecipeError, match=r"--deterministic: instance-segmentation .*RoIAlign.*--system.kernels triton.*--system cpu"
+    ):
         resolve_system(instances.recipe, replace(h200x8(), kernels="torch"), True, SILENT)
     own = h200x8()  # training/step_variants.py chooses the kernels in Triton
     with pytest.raises(RecipeError, match=r"RoIPool.*--system cpu"):

@@ -82,7 +82,7 @@ def test_samples_groups_and_truth_are_those_of_the_upright_set(sets, name):
 def test_a_recipe_that_ignores_rotations_is_refused_on_boxes_that_count_with_them(sets, name):
     recipe: Recipe = RECIPES[name]()
     with raises(DataError, "14 images", "EXIF", "train", "--input.exif apply"):
-        WORKLOADS[name].open(recipe, sets[1])
+        WORKLOADS[recipe.task].open(recipe, sets[1])
 
 
 def test_class_folders_give_the_upright_sets_photos(tmp_path):

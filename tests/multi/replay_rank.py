@@ -24,8 +24,8 @@ CPU, STEPS = torch.device("cpu"), 6
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "joined": ("classification", {"bn_batch_size": 4, "ema_decay": 0.9}, 2),
     "two forwards": ("classification", {"global_batch_size": 8}, 2),
-    "positives": ("ssd", {"model.loss_normalizer": "batch"}, 2),
-    "loss groups": ("maskrcnn", {}, 2),
+    "positives": ("detection", {"model.loss_normalizer": "batch"}, 2),
+    "loss groups": ("instance-segmentation", {}, 2),
 }
 
 

@@ -142,7 +142,7 @@ def test_one_rank_of_a_launcher_and_another_number_of_ranks_are_refused(capsys, 
     refused(command(capsys, "bench", "comm"), "bench comm")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    refused(command(capsys, "bench", "comm", "--nproc-per-node", "3"), "started 2")
+    refused(command(capsys, "bench", "comm", "--nproc-per-node", "3"), "--nproc-per-node 3 ... 2")
 
 
 @pytest.mark.parametrize(("out", "folder"), [("", "."), ("found/comm.json", "found")])

@@ -180,7 +180,7 @@ def test_another_network_or_size_has_no_published_speed():
 
 def test_accumulated_forwards_all_compute_and_the_last_alone_hides_the_exchange():
     plan = resnet_plan("resnet50-mlperf-3200-8x8", 64)
-    cut = replace(plan, forwards=5, micro_batch_size=plan.micro_batch_size // 5)
+    cut = replace(plan, micro_batches=5, micro_batch_size=plan.micro_batch_size // 5)
     speed = PUBLISHED["classification", "H100-SXM5"]
     whole, parts = (estimate(one, H100, speed, parameters=PARAMETERS, link_gbit=100) for one in (plan, cut))
     assert parts.compute_seconds == pytest.approx(whole.compute_seconds)

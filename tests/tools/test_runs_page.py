@@ -15,7 +15,7 @@ from paceline._utils.safe_read import SEAL, with_checksum
 from paceline.tools.report.runs_page import find_differences, run_letter
 
 
-def made(folder: Path, name: str, best: float, task: str = "ssd", **recipe: object) -> Path:
+def made(folder: Path, name: str, best: float, task: str = "detection", **recipe: object) -> Path:
     """FOLDER/name, a run that scored `best` at its last evaluation."""
     (folder / f"of-{name}").mkdir(parents=True)
     images = [image_of(index, [(HERE, 1, 0.9)][:index], [(HERE, 1, 0)]) for index in range(2)]
@@ -64,7 +64,7 @@ def test_several_runs_are_compared_in_one_page_best_first_with_only_what_differs
 def test_runs_of_different_tasks_are_not_compared(runs, tmp_path, capsys):
     other = made(tmp_path, "other", 0.1, task="instance-segmentation")
     said = command(capsys, "report", runs[0], other)
-    assert said.code == 2 and check_text(said.err, "task", "maskrcnn")
+    assert said.code == 2 and check_text(said.err, "task", "instance-segmentation")
     assert str(other) in said.err and not (tmp_path / "comparison.html").exists()
 
 

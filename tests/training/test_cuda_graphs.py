@@ -106,8 +106,8 @@ ADAMW = {"optim.name": "adamw", "optim.nesterov": False, "optim.lr": 0.002}
 HALF = System(precision="fp16")
 CASES = {
     "classification, lars": Case("classification", LARS),
-    "ssd, adamw": Case("ssd", {}),
-    "maskrcnn, counted ahead": Case("maskrcnn", {}, System(micro_batch_size=2)),
+    "ssd, adamw": Case("detection", {}),
+    "maskrcnn, counted ahead": Case("instance-segmentation", {}, System(micro_batch_size=2)),
     "classification, sgd": Case("classification", SGD),
     "classification, corrected": Case("classification", CORRECTED),
     "classification, adamw": Case("classification", ADAMW),
@@ -115,9 +115,9 @@ CASES = {
     "classification, fp16 lars": Case("classification", LARS, HALF),
     "classification, fp16 adamw": Case("classification", ADAMW, HALF),
     "classification, two forwards": Case("classification", SGD, System(micro_batch_size=2)),
-    "ssd, whole batch, two forwards": Case("ssd", {"model.loss_normalizer": "batch"}, System(micro_batch_size=2)),
-    "ssd, corrected": Case("ssd", CORRECTED),
-    "maskrcnn, sgd": Case("maskrcnn", CORRECTED | {"optim.lr": 0.005}),
+    "ssd, whole batch, two forwards": Case("detection", {"model.loss_normalizer": "batch"}, System(micro_batch_size=2)),
+    "ssd, corrected": Case("detection", CORRECTED),
+    "maskrcnn, sgd": Case("instance-segmentation", CORRECTED | {"optim.lr": 0.005}),
 }
 BY_DAY = {"classification, lars", "ssd, adamw"}
 

@@ -75,7 +75,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     kept = fits.system.micro_batch_size
     assert kept == (wanted.micro_batch_size if said else IMAGES)
     if said:
-        assert check_text(said[-1], wanted.micro_batch_size, f"{wanted.forwards} forward passes")
+        assert check_text(said[-1], wanted.micro_batch_size, f"{wanted.micro_batches} micro-batches")
     # No trace is left of what was tried...
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())

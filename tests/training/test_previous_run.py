@@ -35,6 +35,6 @@ BF16 = replace(ASKED, precision="bf16")
          "own precision, more ranks", "precision by flag"],
 )  # fmt: skip
 def test_a_resumed_run_keeps_its_system_and_what_fitted_into_its_memory(wanted, given, world, expected):
-    saved = RunRecord(world=2, system=asdict(OWN))
+    saved = RunRecord(world_size=2, system=asdict(OWN))
     assert SavedRun(Path("run"), saved).system(wanted, explicit=given, world=world) == expected
     assert SavedRun(Path("run"), None).system(wanted, explicit=given, world=world) == wanted

@@ -50,7 +50,7 @@ def step(over: str, batches: list[DetectionBatch]):
     model = WORKLOADS["detection"].network.build(recipe, 3)
     init_ssd(model.network, torch.Generator().manual_seed(1))
     plan = make_plan(recipe, System(), world=1, most=4, train_images=64, val_images=4)
-    plan = replace(plan, forwards=len(batches), micro_batch_size=4 // len(batches))
+    plan = replace(plan, micro_batches=len(batches), micro_batch_size=4 // len(batches))
     configure_batch_norm(model, groups=4 // len(batches), join=1, join_group=None, forwards=len(batches))
     optimizer = SGD(list_named_parameters(model, "none"), Optim(momentum=0.0, weight_decay=0.0))
     state = State(model, optimizer, None, None, Meters(torch.device("cpu")))

@@ -94,12 +94,12 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.training.rank_consistency import data_fingerprint, request_fingerprint, weight_fingerprint
     from paceline.training.step_variants import choose_kernels
 
-    system, recipe = subject.system, subject.recipe
+    system = subject.system
     device = choose_device(system, launch.local_rank, launch.local_world)
     choose_kernels(system)
     options = _chosen_photos(flags, subject)
     requested = {"checkpoint": flags.checkpoint, "batch": flags.batch_size, "split": flags.split}
-    alike = request_fingerprint("eval", recipe, system, options, **requested) if launch.world > 1 else None
+    alike = request_fingerprint("eval", subject.recipe, system, options, **requested) if launch.world > 1 else None
     with apply_environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_distributed(launch, device=device, facts=alike, secret_folder=flags.run))
@@ -111,7 +111,6 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         threads = set_threads(system, world, reporter, placed.share)
         task = _open(flags, subject, options, world, reporter)
         world.assert_equal(data_fingerprint(task), "data")
-        rank_info = InputRank(world.rank, world.world, device, threads["loader"])
         source = [describe_class_source(flags.run, task)] if subject.facts is None and not answers else []
         for line in filter(None, answers.notes(task) if answers else source):
             reporter.line(line)
@@ -128,7 +127,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
                     key=name,
                     batch=flags.batch_size or _batch(subject, task, world.world),
                     system=system,
-                    rank_info=rank_info,
+                    rank_info=InputRank(world.rank, world.world, device, threads["loader"]),
                     world=world,
                     passed=lambda images: console.done(images * world.world),
                 )

@@ -36,7 +36,7 @@ class PredictFlags:
     """What to label."""
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, or published name")] = Path()
-    photos: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("images, folders, globs, a video, or camera:0")] = ()
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("images, folders, globs, a video, or camera:0")] = ()
     output_dir: Annotated[Path, Help("output folder for images and predictions.json; replaced if it exists")] = Path(
         "predictions"
     )
@@ -64,7 +64,7 @@ class PredictFlags:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Answer for photos; 1 where some of them have no answer."""
     flags = parse(printer, arguments, PredictFlags(), "predict", "Predict classes, boxes, or masks in images.")
-    if not flags.photos:
+    if not flags.images:
         raise PacelineError("a run and an image or folder are required: paceline predict RUN photo.jpg --output-dir DIR")
     if flags.score_threshold is not None and not 0 <= flags.score_threshold <= 1:
         raise PacelineError(f"--score-threshold {flags.score_threshold:g}: must be in [0, 1].")
@@ -128,13 +128,13 @@ def _found(flags: PredictFlags) -> tuple[Video | None, ImageListing]:
     """The one video, opened; or the photos. Raises PacelineError for a video among others, and for what cannot be read."""
     from paceline.inference.image_paths import ImageListing, find_photos, is_video
 
-    videos = [path for path in flags.photos if is_video(path)]
+    videos = [path for path in flags.images if is_video(path)]
     if not videos:
         for flag, explicit in (("--frame-stride", flags.frame_stride > 1), ("--save-frames", flags.save_frames)):
             if explicit:
                 raise PacelineError(f"{flag}: only supported for a video or a camera, not for images. Remove it.")
-        return None, find_photos(flags.photos, apart_from=(flags.run, flags.output_dir))
-    if len(flags.photos) > 1:
+        return None, find_photos(flags.images, apart_from=(flags.run, flags.output_dir))
+    if len(flags.images) > 1:
         raise PacelineError(f"{videos[0]}: a video must be the only input. Use one command and one --output-dir per video.")
     from paceline.inference.video import Video
 

@@ -283,7 +283,7 @@ class PackRecord:
                     "empty or new folder with --output-dir."
                 )
         elif not _begins_as_ours(path):
-            raise DataError(f"{path}: not written by `paceline data pack`, so it is kept. Choose another --output-dir.")
+            raise DataError(f"{path}: not a packed dataset, so it is kept. Choose another --output-dir.")
         self._lines = LineWriter(path)
         results = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
         self.begun: dict[str, Any] | None = results[0] if results else None
