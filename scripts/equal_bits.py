@@ -86,7 +86,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     # Files of a run, of `predict`, and of the images, and the groups of tensors in a checkpoint.
     "file": {"optimiser.safetensors": "optimizer.safetensors", "optimiser": "optimizer"},
-    "event": {},  # kinds of events and their keys, and the keys of JSON files
+    "event": {"picture": "annotated_image"},  # kinds of events and their keys, and the keys of JSON files
     "parameter": {},  # tensors of checkpoints and batches
     # Modules and identifiers in scripts/equal_bits_input.py.
     "python": {

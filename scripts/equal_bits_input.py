@@ -28,7 +28,8 @@ def save_batches(file: str, steps: int, words: list[str]) -> None:
     asked = parse_run_args(words, RunOptions(), verb="train")
     recipe, system, tensors = asked.recipe, asked.system, {}
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
-        task: Any = open_task(recipe, asked.options, world)
+        options = vars(asked).get("options") or vars(asked)["controls"]  # the name in the base
+        task: Any = open_task(recipe, options, world)
         data = getattr(task, "data", task)  # the base's task loads its data itself
         images = {"train_images": data.train_images, "val_images": data.val_images}
         plan = limit_steps(make_plan(recipe, system, world=1, most=system.micro_batch_size, **images), steps=steps)

@@ -180,7 +180,7 @@ def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(cap
     said = train(capsys, run)
     assert said.code == 0, said
     lines = [line for line in said.out.splitlines() if "enough memory" in line]
-    assert check_lines(lines, ("4", "2 forward"), ("2", "4 forward"))
+    assert check_lines(lines, ("2 micro-batches", "4 images"), ("4 micro-batches", "2 images"))
     facts = json.loads((run / "run.json").read_text())
     assert facts["system"]["micro_batch_size"] == 2
     assert (facts["plan"]["micro_batch_size"], facts["plan"]["micro_batches"]) == (2, 4)
