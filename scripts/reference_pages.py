@@ -1,5 +1,5 @@
-"""Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields, published variants from
-rows.json, and Python from docstrings.
+"""Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields and sources.json,
+published variants from rows.json, events from the comments of their fields, and Python from docstrings.
 Also write docs/schemas/flags.json, the setting of every flag of every command.
 
 The pages are committed, and tests/scripts/test_reference_pages.py compares them with what this script writes. Run it after a change of
@@ -189,6 +189,45 @@ def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> st
     return "\n".join(lines) + "\n"
 
 
+def page_of_sources(sources: dict[str, dict[str, str]]) -> str:
+    """Write the table of the built-in recipes that have a published source."""
+    lines = [
+        "# Sources of the recipes",
+        "",
+        "This table lists the published source of each built-in recipe. [Published recipes](../../recipes.md) explains the columns.",
+        "",
+        "| Recipe | Source | Machine (`--system` x nodes) | Log |",
+        "| --- | --- | --- | --- |",
+        *(f"| `{name}` | {one['source']} | {one['machine']} | {one.get('log', '')} |" for name, one in sources.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def page_of_events(root: Path) -> str:
+    """Write the fields of each event, from the comments above and next to them in events.py."""
+    lines = [
+        "# Event fields",
+        "",
+        "These are the fields of each [event](../events.md), in addition to those that all events have.",
+    ]
+    text = (root / "paceline/training/logging/events.py").read_text()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "RunEvent" for base in node.bases):
+            kind, rows, comments = "", [], []
+            for line in text.splitlines()[node.lineno : node.end_lineno]:
+                if found := re.fullmatch(r"    # (.*)", line):
+                    comments.append(found[1])
+                elif found := re.fullmatch(r"    (\w+): .*?(?:  # (.*))?", line):
+                    value = " ".join([*comments, found[2] or ""]).strip()
+                    name, value = value.split(": ", 1) if found[1] in ("losses", "metrics") else (f"`{found[1]}`", value)
+                    rows.append(f"| {name} | {value} |")
+                    comments = []
+                elif found := re.fullmatch(r'    kind = "(\w+)"', line):
+                    kind = found[1]
+            lines += ["", f"## {kind}", "", ast.get_docstring(node) or "", "", "| Field | Value |", "| --- | --- |", *rows]
+    return "\n".join(lines) + "\n"
+
+
 def page_of_variants(root: Path) -> str:
     """Write the table of published variants; `tests/config/logged.json` has the runs whose logs were compared."""
     logged = json.loads((root / "tests/config/logged.json").read_text())
@@ -276,7 +315,8 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
     """(name, text) of each page. Raises SystemExit where no help can be had: each page would be empty."""
     if not help_of("plan"):
         raise SystemExit("paceline plan --help ends without a text: install the checkout with its packages first")
-    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", (root / "docs/reference/recipes.md").read_text(), flags=re.M)
+    sources = json.loads((root / "paceline/config/recipes/sources.json").read_text())
+    menu = {name: one["source"] for name, one in sources.items()}
     helps: dict[str, dict[str, str]] = {}
     for task, whole in WHOLE.items():
         flags = (flag for box in parts_of(help_of("train", whole))[1].values() for flag in box)
@@ -285,8 +325,10 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
     for verb in VERBS:
         yield f"cli/{verb}", page_of_verb(verb)
     yield "python-api", page_of_python(root)
+    yield "events", page_of_events(root)
     for name, make in RECIPES.items():
-        yield f"recipes/{name}", page_of_recipe(name, helps[make().task], dict(rows))
+        yield f"recipes/{name}", page_of_recipe(name, helps[make().task], menu)
+    yield "recipes/sources", page_of_sources(sources)
     yield "recipes/published-variants", page_of_variants(root)
 
 
