@@ -1,5 +1,6 @@
 """Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields and sources.json,
-published variants from rows.json, events from the comments of their fields, and Python from docstrings.
+published variants from rows.json, events from the comments of their fields, systems, predictions.json from its schema, and Python from
+docstrings. Run scripts/schemas.py first.
 Also write docs/schemas/flags.json, the setting of every flag of every command.
 
 The pages are committed, and tests/scripts/test_reference_pages.py compares them with what this script writes. Run it after a change of
@@ -26,6 +27,7 @@ from paceline.config.constraints import format_value
 from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS
+from paceline.distributed.device.systems import DETECTED, SYSTEMS
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference" / "generated"
 FLAGS = FOLDER.parents[1] / "schemas" / "flags.json"
@@ -228,6 +230,42 @@ def page_of_events(root: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def page_of_predictions(root: Path) -> str:
+    """Write the keys of predictions.json, from its JSON Schema."""
+    schema = json.loads((root / "docs/schemas/predictions.schema.json").read_text())
+    parts = {name: one["properties"] for name, one in schema["$defs"].items()}
+    lines = ["# Keys of predictions.json", "", "[predictions.json](../predictions-json.md) has an example of the file."]
+    tables = {
+        "the file": schema["properties"],
+        "an image": parts["objects"] | parts["best classes"],
+        "a detection": parts["detection"],
+        "a skipped image": parts["skipped"],
+    }
+    for title, keys in tables.items():
+        lines += ["", f"## Keys of {title}", "", "| Key | Value |", "| --- | --- |"]
+        lines += [f"| `{key}` | {one['description']} |" for key, one in keys.items()]
+    return "\n".join(lines) + "\n"
+
+
+def page_of_systems() -> str:
+    """Write the table of the built-in systems; those that are detected have no fixed values."""
+    lines = [
+        "# Built-in systems",
+        "",
+        "`auto`, `gpu`, and `cpu` are this machine. An empty cell means that the value is unknown. See also [systems](../systems.md).",
+        "",
+        "| System | Accelerators per node | Memory (GiB) | Sockets x cores x threads per core | Network | Interface |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, make in SYSTEMS.items():
+        if name not in DETECTED:
+            one = make()
+            cores = f"{one.sockets} x {one.cores_per_socket} x {one.threads_per_core}" if one.sockets else ""
+            cells = (f"{one.ranks_per_node} {one.device_name}", f"{one.memory_gib:g}", cores, one.fabric, one.interface)
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def page_of_variants(root: Path) -> str:
     """Write the table of published variants; `tests/config/logged.json` has the runs whose logs were compared."""
     logged = json.loads((root / "tests/config/logged.json").read_text())
@@ -326,6 +364,8 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
         yield f"cli/{verb}", page_of_verb(verb)
     yield "python-api", page_of_python(root)
     yield "events", page_of_events(root)
+    yield "predictions", page_of_predictions(root)
+    yield "systems", page_of_systems()
     for name, make in RECIPES.items():
         yield f"recipes/{name}", page_of_recipe(name, helps[make().task], menu)
     yield "recipes/sources", page_of_sources(sources)
