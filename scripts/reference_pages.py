@@ -1,5 +1,6 @@
-"""Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields, published variants from
-rows.json, and Python from docstrings.
+"""Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields and sources.json,
+published variants from rows.json, events from the comments of their fields, systems, predictions.json from its schema, and Python from
+docstrings. Run scripts/schemas.py first.
 Also write docs/schemas/flags.json, the setting of every flag of every command.
 
 The pages are committed, and tests/scripts/test_reference_pages.py compares them with what this script writes. Run it after a change of
@@ -26,6 +27,7 @@ from paceline.config.constraints import format_value
 from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS
+from paceline.distributed.device.systems import DETECTED, SYSTEMS
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference" / "generated"
 FLAGS = FOLDER.parents[1] / "schemas" / "flags.json"
@@ -189,6 +191,81 @@ def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> st
     return "\n".join(lines) + "\n"
 
 
+def page_of_sources(sources: dict[str, dict[str, str]]) -> str:
+    """Write the table of the built-in recipes that have a published source."""
+    lines = [
+        "# Sources of the recipes",
+        "",
+        "This table lists the published source of each built-in recipe. [Published recipes](../../recipes.md) explains the columns.",
+        "",
+        "| Recipe | Source | Machine (`--system` x nodes) | Log |",
+        "| --- | --- | --- | --- |",
+        *(f"| `{name}` | {one['source']} | {one['machine']} | {one.get('log', '')} |" for name, one in sources.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def page_of_events(root: Path) -> str:
+    """Write the fields of each event, from the comments above and next to them in events.py."""
+    lines = [
+        "# Event fields",
+        "",
+        "These are the fields of each [event](../events.md), in addition to those that all events have.",
+    ]
+    text = (root / "paceline/training/logging/events.py").read_text()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "RunEvent" for base in node.bases):
+            kind, rows, comments = "", [], []
+            for line in text.splitlines()[node.lineno : node.end_lineno]:
+                if found := re.fullmatch(r"    # (.*)", line):
+                    comments.append(found[1])
+                elif found := re.fullmatch(r"    (\w+): .*?(?:  # (.*))?", line):
+                    value = " ".join([*comments, found[2] or ""]).strip()
+                    name, value = value.split(": ", 1) if found[1] in ("losses", "metrics") else (f"`{found[1]}`", value)
+                    rows.append(f"| {name} | {value} |")
+                    comments = []
+                elif found := re.fullmatch(r'    kind = "(\w+)"', line):
+                    kind = found[1]
+            lines += ["", f"## {kind}", "", ast.get_docstring(node) or "", "", "| Field | Value |", "| --- | --- |", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def page_of_predictions(root: Path) -> str:
+    """Write the keys of predictions.json, from its JSON Schema."""
+    schema = json.loads((root / "docs/schemas/predictions.schema.json").read_text())
+    parts = {name: one["properties"] for name, one in schema["$defs"].items()}
+    lines = ["# Keys of predictions.json", "", "[predictions.json](../predictions-json.md) has an example of the file."]
+    tables = {
+        "the file": schema["properties"],
+        "an image": parts["objects"] | parts["best classes"],
+        "a detection": parts["detection"],
+        "a skipped image": parts["skipped"],
+    }
+    for title, keys in tables.items():
+        lines += ["", f"## Keys of {title}", "", "| Key | Value |", "| --- | --- |"]
+        lines += [f"| `{key}` | {one['description']} |" for key, one in keys.items()]
+    return "\n".join(lines) + "\n"
+
+
+def page_of_systems() -> str:
+    """Write the table of the built-in systems; those that are detected have no fixed values."""
+    lines = [
+        "# Built-in systems",
+        "",
+        "`auto`, `gpu`, and `cpu` are this machine. An empty cell means that the value is unknown. See also [systems](../systems.md).",
+        "",
+        "| System | Accelerators per node | Memory (GiB) | Sockets x cores x threads per core | Network | Interface |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, make in SYSTEMS.items():
+        if name not in DETECTED:
+            one = make()
+            cores = f"{one.sockets} x {one.cores_per_socket} x {one.threads_per_core}" if one.sockets else ""
+            cells = (f"{one.ranks_per_node} {one.device_name}", f"{one.memory_gib:g}", cores, one.fabric, one.interface)
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def page_of_variants(root: Path) -> str:
     """Write the table of published variants; `tests/config/logged.json` has the runs whose logs were compared."""
     logged = json.loads((root / "tests/config/logged.json").read_text())
@@ -276,7 +353,8 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
     """(name, text) of each page. Raises SystemExit where no help can be had: each page would be empty."""
     if not help_of("plan"):
         raise SystemExit("paceline plan --help ends without a text: install the checkout with its packages first")
-    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", (root / "docs/reference/recipes.md").read_text(), flags=re.M)
+    sources = json.loads((root / "paceline/config/recipes/sources.json").read_text())
+    menu = {name: one["source"] for name, one in sources.items()}
     helps: dict[str, dict[str, str]] = {}
     for task, whole in WHOLE.items():
         flags = (flag for box in parts_of(help_of("train", whole))[1].values() for flag in box)
@@ -285,8 +363,12 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
     for verb in VERBS:
         yield f"cli/{verb}", page_of_verb(verb)
     yield "python-api", page_of_python(root)
+    yield "events", page_of_events(root)
+    yield "predictions", page_of_predictions(root)
+    yield "systems", page_of_systems()
     for name, make in RECIPES.items():
-        yield f"recipes/{name}", page_of_recipe(name, helps[make().task], dict(rows))
+        yield f"recipes/{name}", page_of_recipe(name, helps[make().task], menu)
+    yield "recipes/sources", page_of_sources(sources)
     yield "recipes/published-variants", page_of_variants(root)
 
 

@@ -201,49 +201,65 @@ def events() -> tuple[Schema, Schema]:
 def predictions() -> tuple[Schema, Schema]:
     """predictions.json of `paceline predict`."""
     share = {"type": "number", "minimum": 0, "maximum": 1}
+    box = {"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4}
+    runs = _object(
+        {"size": {"type": "array", "items": INT, "minItems": 2, "maxItems": 2}, "counts": STRING}, ["size", "counts"]
+    )
     detection = {
-        "category_id": {**INT, "description": "id of the class in the annotations of the training data"},
-        "name": STRING,
-        "bbox": {
-            **{"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4},
-            "description": "left, top, width, and height in pixels of the image; it can extend beyond the image",
-        },
-        "score": share,
-        "segmentation": {
-            "type": "object",
-            "description": "mask as COCO's compressed RLE",
-            "properties": {"size": {"type": "array", "items": INT, "minItems": 2, "maxItems": 2}, "counts": STRING},
-            "required": ["size", "counts"],
-        },
+        "category_id": _said(INT, "id of the class in the training annotations, such as 1 to 90 for COCO"),
+        "name": _said(STRING, "class name"),
+        "bbox": _said(box, "left, top, width, and height in pixels of the image; the box can extend beyond the image"),
+        "score": _said(share, "score from 0 to 1"),
+        "segmentation": _said(
+            runs,
+            "for segmentation: mask in COCO's compressed run-length encoding, with `size` (height and width) and `counts`",
+        ),
     }
     photo = {
-        "file": STRING,
-        "annotated_image": {"type": ["string", "null"], "description": "path of the annotated image in this folder"},
-        "files": STRINGS,
-        "image_id": INT,
-        "frame": {**INT, "description": "number of the video frame, from 0"},
-        "seconds": {"type": "number", "description": "time of the frame from the start of the video, in seconds"},
+        "file": _said(STRING, "path of the image, as it was passed"),
+        "annotated_image": _said({"type": ["string", "null"]}, "path of the annotated image in the output folder, or null"),
+        "files": _said(STRINGS, "files that `--save-formats` wrote for this image"),
+        "image_id": _said(INT, "id in the annotations, if it is known"),
+        "frame": _said(INT, "for a video: number of the frame, from 0"),
+        "seconds": _said({"type": "number"}, "for a video: time of the frame"),
     }
-    objects = {"width": INT, "height": INT, "detections": {"type": "array", "items": {"$ref": "#/$defs/detection"}}}
-    best = {"classes": {"type": "array", "items": INT}, "names": STRINGS, "scores": {"type": "array", "items": share}}
+    found = {"type": "array", "items": {"$ref": "#/$defs/detection"}}
+    objects = {
+        "width": _said(INT, "for detection and segmentation: width in pixels"),
+        "height": _said(INT, "for detection and segmentation: height in pixels"),
+        "detections": _said(found, "for detection and segmentation: all detections, best first"),
+    }
+    best = {
+        "classes": _said(
+            {"type": "array", "items": INT}, "for classification: indices of the five most likely classes, best first"
+        ),
+        "names": _said(STRINGS, "for classification: their names"),
+        "scores": _said({"type": "array", "items": share}, "for classification: their probabilities"),
+    }
+    reason = {"file": _said(STRING, "path of the image"), "reason": _said(STRING, "why it was not read")}
     defs = {
         "detection": _object(detection, [name for name in detection if name != "segmentation"]),
         "objects": _object({**photo, **objects}, ["file", "annotated_image", *objects]),
         "best classes": _object({**photo, **best}, ["file", "annotated_image", *best]),
-        "skipped": _object({"file": STRING, "reason": STRING}, ["file", "reason"]),
+        "skipped": _object(reason, ["file", "reason"]),
     }
     answer = {"oneOf": [{"$ref": "#/$defs/objects"}, {"$ref": "#/$defs/best classes"}]}
     whole = {
-        "paceline": {"const": "predictions"},
-        "run": STRING,
-        "checkpoint": STRING,
-        "classes": STRINGS,
-        "coco_results": {**BOOL, "description": "whether coco_results.json was written to the same folder"},
-        "files": STRINGS,
-        "images": {"type": "array", "items": answer},
-        "skipped": {"type": "array", "items": {"$ref": "#/$defs/skipped"}},
+        "paceline": _said({"const": "predictions"}, "`predictions`, which identifies the file"),
+        "run": _said(STRING, "run folder or file of the model"),
+        "checkpoint": _said(STRING, "checkpoint of the run"),
+        "classes": _said(STRINGS, "class names, by class index"),
+        "coco_results": _said(BOOL, "true if `coco_results.json` was written too"),
+        "files": _said(STRINGS, "files that `--save-formats` wrote for all images together"),
+        "images": _said({"type": "array", "items": answer}, "one entry per image or video frame"),
+        "skipped": _said({"type": "array", "items": {"$ref": "#/$defs/skipped"}}, "images without predictions"),
     }
     return _object(whole, [name for name in whole if name != "files"]), defs
+
+
+def _said(schema: Schema, description: str) -> Schema:
+    """Add a description to a schema."""
+    return {**schema, "description": description}
 
 
 def _about(documented: object) -> str:

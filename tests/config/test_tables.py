@@ -327,11 +327,11 @@ def test_a_row_differs_from_its_family_s_recipe_only_in_what_rows_are_made_of():
 
 
 def test_the_pages_of_published_recipes_name_all_of_them_and_their_logs():
-    folder = Path(__file__).parents[2] / "docs/reference"
-    recipes, variants = folder / "recipes.md", folder / "generated/recipes/published-variants.md"
-    logs = dict(re.findall(r"^\| `([\w-]+)` \|.*\| (\*?) \|$", recipes.read_text(), re.MULTILINE))
+    folder = Path(__file__).parents[2] / "docs/reference/generated/recipes"
+    recipes, variants = folder / "sources.md", folder / "published-variants.md"
+    logs = dict(re.findall(r"^\| `([\w-]+)` \| \S.* \| \S.* \| (.*) \|$", recipes.read_text(), re.MULTILINE))
     assert logs.keys() == {name for name in RECIPES if not name.endswith(("-demo", "-finetune", "-cpu"))}
-    assert {name for name, log in logs.items() if log} == RUNS.keys()
+    assert {name: log for name, log in logs.items() if log} == RUNS
     lines = [line for line in variants.read_text().splitlines() if line.startswith("| `")]
     assert lines == [
         f"| `{name}` | {row.source} | {row.machine} | {'*' * (name in rows.LOGS)} | {row.ours} |"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 import paceline
 from paceline.cli.main import VERBS
 from paceline.config.recipes import RECIPES
+from paceline.training.logging.events import SCHEMA, RunEvent
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("reference_pages", ROOT / "scripts" / "reference_pages.py")
@@ -57,6 +59,15 @@ def test_a_recipes_page_has_what_it_sets_with_help_and_source():
         and "Source: a file (" in page
         and RECIPES["ssd-finetune-cpu"]().input.mosaic_prob == 0.5
     )
+
+
+def test_the_page_of_events_has_each_field_with_its_meaning():
+    page = PAGES.page_of_events(ROOT)
+    assert re.findall(r"^## (\w+)$", page, flags=re.M) == list(SCHEMA)
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", page, flags=re.M)
+    fields = sum(len(dataclasses.fields(event)) for event in RunEvent.__subclasses__())
+    assert len(rows) == fields and all(re.search(r"\w\w", value) for _, value in rows)
+    assert not [name for fields in SCHEMA.values() for name in fields if f"| `{name}`" not in page and name != "metrics"]
 
 
 def test_the_page_of_python_has_what_the_package_offers():

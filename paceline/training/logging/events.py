@@ -51,117 +51,118 @@ class RunEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEvent(RunEvent):
-    """An interval of training, written after its last step."""
+    """Record an interval of training, every `--log-every N` steps.
+
+    With `--system.cuda-graph on`, step times, rank times, gradient norms, and update ratios are not measured.
+    """
 
     kind = "train"
 
-    lr: float
-    samples: int  # images seen so far
-    images_per_second: float
-    data_wait: float  # share of the interval spent waiting for input, 0..1
-    flop_per_second: float | None = None  # of all ranks, forward and backward, by the count of models/memory_estimate.py
-    recompilations: int | None = None  # of a compiled network: graphs that the warm-up had not compiled
-    # Means over the interval, each under its name: loss; loss_NAME of several parts; GluonCV's six accuracies where asked for.
+    lr: float  # base learning rate
+    samples: int  # images since the start
+    images_per_second: float  # of all ranks, without evaluations
+    data_wait: float  # fraction of the interval in which rank 0 waited for images, 0 to 1
+    # of all ranks, forward and backward; a multiplication and its addition count as two, and elementwise operations as none
+    flop_per_second: float | None = None
+    recompilations: int | None = None  # graphs of a compiled network that were compiled after the warm-up
+    # `loss`, `loss_NAME`: means over the interval of the loss and its parts; with `--model.log-rcnn-accuracies`, also GluonCV's
+    # training metrics `rpn_acc`, `rpn_l1`, `rcnn_acc`, `rcnn_l1`, `mask_acc`, and `mask_fg_acc`
     losses: Mapping[str, float]
-    # On accelerators: unsettled_boxes, proposals whose suppression was left open.
+    # on accelerators: `unsettled_boxes`, the number of proposals that NMS left undecided
     approximated: Mapping[str, int] | None = None
-    skipped_steps: int | None = None  # of a scaled loss: steps so far whose gradient was not finite
-    # Under --system.cuda-graph: steps so far of this process that the warm-up had not captured.
-    late_captures: int | None = None
-    # Where steps are not replayed, of a step on rank 0, means over the interval: forward, backward, exchange (of gradients, as far as
-    # it is waited for), update.
+    skipped_steps: int | None = None  # with a loss scale: steps so far whose gradient was not finite
+    late_captures: int | None = None  # with CUDA graphs: steps of this process that were captured after the warm-up
+    # mean times of a step on rank 0: `forward`, `backward`, `exchange` (waiting for the gradient exchange), `update`
     step_seconds: Mapping[str, float] | None = None
-    # Of the interval's last step, where it is not replayed; the plural ones by part of the network.
-    gradient_norm: float | None = None  # before clipping
-    update_ratio: float | None = None  # norm of the update over the weights'
-    gradient_norms: Mapping[str, float] | None = None
-    update_ratios: Mapping[str, float] | None = None
-    gradient_spike: float | None = None  # gradient_norm over the median of the readings before, from SPIKE times on
-    peak_memory: int | None = None  # most bytes of any rank so far
-    rank_seconds: Sequence[float] | None = None  # of several ranks: the part of a step that each computes
-    slowest_rank: int | None = None
+    gradient_norm: float | None = None  # of the last step, before clipping
+    update_ratio: float | None = None  # of the last step: norm of the update divided by that of the weights
+    gradient_norms: Mapping[str, float] | None = None  # `gradient_norm` of each part of the network
+    update_ratios: Mapping[str, float] | None = None  # `update_ratio` of each part of the network
+    # ratio of `gradient_norm` to the median of the 20 values before, if it is at least 10
+    gradient_spike: float | None = None
+    # largest number of bytes used by any rank so far: tensors on an accelerator, the process on a CPU
+    peak_memory: int | None = None
+    rank_seconds: Sequence[float] | None = None  # with several ranks: time of each rank for its own part of a step
+    slowest_rank: int | None = None  # rank with the longest time in `rank_seconds`
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalEvent(RunEvent):
-    """The result of an evaluation, with the step of the weights that were scored.
+    """Record the result of an evaluation, when it is known. `step` is the step of the evaluated weights.
 
-    It is written when the result is known, after its checkpoint's event and before any event of a later step, so steps never run
-    backwards. It is the last thing written of an evaluation: the best, the number of evaluations since, and whether a target was met
-    follow from these events alone.
+    This event comes after the event of its checkpoint and before any event of a later step. The best result, and whether a target was
+    met, follow from these events only.
     """
 
     kind = "eval"
 
-    images: int  # number scored
-    eval_seconds: float
-    metrics: Mapping[str, float]  # top1, top5, box_ap, mask_ap, ...: each under its name, as a fraction, 0..1
-    # Of eval_seconds: inference, gather to rank 0, and scoring, which may run during training.
+    images: int  # number of evaluated images
+    eval_seconds: float  # time of the evaluation
+    metrics: Mapping[str, float]  # `top1`, `top5`, `box_ap`, `mask_ap`, ...: the metrics, as fractions from 0 to 1
+    # seconds of inference, of the gather to rank 0, and of scoring, which may run during training
     eval_parts: Mapping[str, float] | None = None
-    discarded_steps: int | None = None  # where the run ends with it: steps trained past it while it was being scored
-    # On accelerators: unsettled_boxes as in train, of detections too; candidates_left_out, detections with enough score beyond the
-    # number that suppression takes.
+    # if the run ends with this evaluation: steps that were trained while it was scored, and are discarded
+    discarded_steps: int | None = None
+    # on accelerators: `unsettled_boxes`, boxes that NMS left undecided, and `candidates_left_out`, detections beyond its limit
     approximated: Mapping[str, int] | None = None
-    # Of boxes: iou, and the score (threshold) from which on F1 is best on these very photos, with f1, precision, recall; absent where
-    # none has an F1 above 0 (models/metrics/detection_errors.py).
+    # for detection: `threshold` with the best F1 on these images, with `f1`, `precision`, `recall`, and `iou`; absent if every F1 is 0
     best_f1: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointEvent(RunEvent):
-    """A checkpoint is being written."""
+    """Record that a checkpoint is being written."""
 
     kind = "checkpoint"
 
-    name: str  # of its folder under checkpoints/
+    name: str  # folder in `RUN/checkpoints`
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUpEvent(RunEvent):
-    """Before the first step of an accelerator or of a compiled network, in a resumed run again."""
+    """Record the warm-up before the first step on an accelerator or with a compiled network, also in a resumed run."""
 
     kind = "warm_up"
 
-    shapes: int  # of the input, each of which was tried
-    warm_up_seconds: float
-    micro_batch_size: int  # those that fitted
-    memory_estimate: int  # bytes that were expected for it
-    compilations: int  # graphs that were compiled
-    captures: int  # steps that were captured
-    peak_memory: int | None = None  # on accelerators: most bytes of any rank
+    shapes: int  # number of input shapes, each of which ran once
+    warm_up_seconds: float  # time of the warm-up
+    micro_batch_size: int  # largest size that fits
+    memory_estimate: int  # estimated bytes for this size
+    compilations: int  # compiled graphs
+    captures: int  # captured steps
+    peak_memory: int | None = None  # on accelerators: largest number of bytes used by any rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeEvent(RunEvent):
-    """The run resumes from a checkpoint."""
+    """Record that the run resumes from a checkpoint."""
 
     kind = "resume"
 
-    checkpoint: str  # its name
+    checkpoint: str  # name of the checkpoint
     world_size: int  # number of ranks from here on
-    after: str | None = None  # status of the `end` that stood here, where the run had ended and was given more
+    after: str | None = None  # status of the run, if it had ended before
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndEvent(RunEvent):
-    """The end of a run; a resumed run has none until it ends again."""
+    """Record the end of the run. A resumed run has no such event until it ends again."""
 
     kind = "end"
 
-    evaluations_since_best: int = 0
-    # success (target reached, or no target and all work done), ran_out (ended without reaching it), stopped_early (--max-steps or
-    # --max-time ended it before its length), interrupted (may be resumed) or failed
+    evaluations_since_best: int = 0  # number of evaluations since the best one
+    # `success` (the target was reached, or a run without a target is complete), `ran_out` (complete or ended by `--patience`, without
+    # the target), `stopped_early` (by `--max-steps` or `--max-time`), `interrupted` (can be resumed), or `failed`
     status: str
-    best: Mapping[str, float]  # the best value of every metric
-    reason: str = ""
-    discarded_steps: int = 0  # those of the evaluation that ended the run; `step` is that evaluation's
-    # {metric: [low, high]} of the evaluation after intervals_step steps, the best: the ends of 95 percent over such sets of photos
-    # (models/metrics/bootstrap.py); absent where there are more than 1,000 photos, and of an interrupted run
+    best: Mapping[str, float]  # best value of each metric
+    reason: str = ""  # why the run ended
+    discarded_steps: int = 0  # steps after the evaluation that ended the run; `step` is the step of that evaluation
+    # 95% intervals of the best evaluation, `{metric: [low, high]}`, if it has at most 1,000 images and the run was not interrupted
     intervals: Mapping[str, Sequence[float]] | None = None
-    intervals_step: int | None = None
-    joules: int | None = None  # energy since this start, of the meters named in joules_by
-    joules_by: Any = None
-    # With --sync-to: its url, bytes sent, failures, and missing: what is not there and why.
+    intervals_step: int | None = None  # step of the best evaluation
+    joules: int | None = None  # energy of all training nodes since this start
+    joules_by: Any = None  # meters that measured it
+    # with `--sync-to`: URL, bytes sent, failures, and missing files with the reason
     mirror: Mapping[str, Any] | None = None
 
 
