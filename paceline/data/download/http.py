@@ -148,7 +148,7 @@ def get(url: str, first: int | None = None, last: int | None = None, validator: 
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
             raise DownloadRefused(f"its certificate is not valid ({_reason(error)})") from None
         if isinstance(getattr(error, "reason", error), socket.gaierror):
-            raise UnknownHost(f"its host was not found ({_reason(error)}); check the network connection") from None
+            raise UnknownHost(f"the host was not found ({_reason(error)}); check the network connection") from None
         raise ConnectionLost(_reason(error)) from None
     except ValueError as error:
         raise DownloadRefused(f"this is not a valid URL ({escape_line(str(error))})") from None

@@ -76,7 +76,7 @@ def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Repo
         except DataError as error:
             if not (is_annotated(source_root) if boxes else (root / TRAIN_FOLDER).is_dir()):
                 raise  # a folder that prepare wrote to; only its manifest knew where the images are
-            why = str(error)
+            why = str(error).partition(". ")[0]  # its fix is what happens now
             continue
         if manifest.kind != kind:
             if not boxes and (manifest.request or {}).get("images_dir"):  # its root is only what lies above the named files

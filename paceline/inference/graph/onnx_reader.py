@@ -1,13 +1,13 @@
-"""Answers of an ONNX file that `paceline export` wrote, by numpy, Pillow and onnxruntime alone.
+"""Predict with an ONNX file that `paceline export` wrote. Requires only numpy, Pillow, and onnxruntime.
 
-    python MODEL_predict.py PHOTO... [--score-threshold 0.3]
+    python MODEL_predict.py IMAGE... [--score-threshold 0.3]
 
-    model = Model("MODEL.onnx")
-    for found in model("cat.jpg"): print(found["name"], found["score"], found.get("box"))
+    model = ONNXModel("MODEL.onnx")
+    for result in model("cat.jpg"): print(result["name"], result["score"], result.get("box"))
 
-This program stands alone, so that it can be copied and changed. Photos are resized as the model was evaluated: a JPEG that is more
-than twice as large is decoded at a half (a quarter, an eighth), and the rest is a triangle filter in whole numbers.
-Letters: h, w a photo   H, W the input   S side of a mask
+You can copy and change this program. Images are resized as in the evaluation of the model: a JPEG that is more than twice as large is
+decoded at a half (a quarter, an eighth), and the rest is a triangle filter in integers.
+Notation: h, w size of an image   H, W size of the input   S side of a mask
 """
 
 from __future__ import annotations
@@ -248,11 +248,13 @@ def main(words: list[str]) -> int:
             code = 1
             continue
         print(photo)
-        for one in answer:
+        shown = [one for one in answer if one["score"] >= least or "box" not in one]
+        for one in shown:
             box = "  ".join(f"{edge:.1f}" for edge in one.get("box", ()))
             area = f"  mask {int(one['mask'].sum()):,} px" if "mask" in one else ""
-            if one["score"] >= least or not box:
-                print(f"  {one['name']}  {one['score']:.3f}  {box}{area}".rstrip())
+            print(f"  {one['name']}  {one['score']:.3f}  {box}{area}".rstrip())
+        if not shown:
+            print(f"  no object with a score of at least {least:g}; --score-threshold changes this limit")
     return code
 
 
