@@ -304,7 +304,7 @@ class TestTarInTar:
     def test_what_is_wrong_inside_is_named_with_both_names(self):
         with raises(DataError, "all.tar", "n01.tar", "../x.JPEG"):
             self.found(packed(("n01.tar", packed(("../x.JPEG", b"")))))
-        with raises(DataError, "all.tar", "x.JPEG", "tar files"):
+        with raises(DataError, "all.tar", "x.JPEG", "inner tars"):
             self.found(packed(("n01.tar", self.INNER), ("x.JPEG", b"photo")))
         with raises(DataError, "all.tar", "n01.tar", "compressed"):
             self.found(packed(("n01.tar", gzip.compress(self.INNER))))

@@ -79,7 +79,7 @@ def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, c
     out.write_text('<?xml version="1.0"?>\n<net name="theirs" version="11">')
     refused(command(capsys, "export", resnet_run.folder, "--output", out), "cats.xml", "exists")
     refused(command(capsys, "export", resnet_run.folder, "--format", "openvino", "--output", tmp_path / "cats.bin"), ".xml")
-    refused(command(capsys, "export", resnet_run.folder, "--output", out / "more.xml"), "more.xml", "writable")
+    refused(command(capsys, "export", resnet_run.folder, "--output", out / "more.xml"), "more.xml", "written")
     monkeypatch.setattr(
         "paceline.inference.export.formats.find_spec", lambda name: None if name == "openvino" else find_spec(name)
     )
