@@ -35,7 +35,7 @@ def test_quiet_prints_warnings_the_end_and_where_the_report_is(photos, tmp_path,
 
 def test_a_run_ends_with_the_command_that_answers_with_it(photos, tmp_path, capsys):
     said = train(capsys, photos, tmp_path / "run")
-    assert said.out.splitlines()[-1] == f"next:   paceline predict {tmp_path / 'run'} PHOTOS"
+    assert said.out.splitlines()[-1] == f"next:   paceline predict {tmp_path / 'run'} IMAGES"
 
 
 def test_json_prints_the_events_on_stdout_and_all_else_on_stderr(photos, tmp_path, capsys, monkeypatch):

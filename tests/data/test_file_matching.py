@@ -103,7 +103,7 @@ def test_one_file_of_two_images_is_there_twice(tmp_path: Path) -> None:
     manifest = prepare_boxes(root)
     train = manifest.splits["train"]
     assert train.images == 3 and train.boxes is not None and train.boxes.objects == 4
-    check_text(manifest.notes[0], "another image: 1", "1.jpg")
+    check_text(manifest.notes[0], "another entry: 1", "1.jpg")
 
 
 def test_annotations_of_deleted_images_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:

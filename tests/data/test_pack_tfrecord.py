@@ -186,5 +186,5 @@ def test_two_names_of_one_number_are_refused(boxed, tmp_path, monkeypatch):
             {n: [b"%d" % next(calls) for _ in v] if n == "image/object/class/text" else v for n, v in features.items()}
         ),
     )
-    with raises(DataError, "class 7", "class lists"):
+    with raises(DataError, "class 7", "class list"):
         pack(boxed, PackRequest("tfrecord"), tmp_path / "other")

@@ -123,8 +123,8 @@ def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_f
         (b"", "empty"),
         (b"no photo", "image format"),
         ("no such photo.jpg", "no such photo.jpg"),
-        ("zero\0byte.jpg", "readable"),
-        ("x" * 300, "readable"),
+        ("zero\0byte.jpg", "cannot be read"),
+        ("x" * 300, "cannot be read"),
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )

@@ -142,7 +142,7 @@ def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, gr
     assert found.pop("checkpoint") == graph.name and wanted.pop("checkpoint") == "step-000002"
     assert found == wanted and 0 < found["top1"] < 1
     some = command(capsys, "eval", graph, *asked, "--max-val-images", 4, *consent(graph))
-    assert some.code == 0 and f"{graph.name}  4 images" in some.out and "own validation images" in some.out, some
+    assert some.code == 0 and f"{graph.name}  4 images" in some.out and "for comparison" in some.out, some
     refused(command(capsys, "eval", graph, *consent(graph)), "--data DIR")
     refused(command(capsys, "eval", graph, *asked, "--nms-iou", 0.4, *consent(graph)), "--nms-iou 0.4", graph.name)
     refused(command(capsys, "export", graph, "--output", "again.onnx"), graph.name, "`predict`, `eval`, and `serve`")
