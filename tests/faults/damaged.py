@@ -86,7 +86,7 @@ def run_files() -> Iterator[Fault]:
         ("a million threads", "edit run.json system.intra_op_threads 1000000", "threads|run.json"),
         ("system is a number", "edit run.json system 5", "system|run.json"),
         ("no accelerator", "edit run.json system.device absent", "accelerator|run.json"),
-        ("no world", "edit run.json world absent", "world|run.json"),
+        ("no world_size", "edit run.json world_size absent", "world_size|run.json"),
         *((f"seed {seed}: one bit", f"flip run.json {Random(f'run {seed}').random():.6f}", "run.json") for seed in (1, 2, 3)),
     ):  # fmt: skip
         rounds = (Round("refused", damage=(damage,), says=(says,)), Round(damage=("restore",)))

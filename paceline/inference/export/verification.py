@@ -111,7 +111,7 @@ class WrittenGraph:
             for own, its, boxes in zip(self.photos, self._given, (one[0] for one in explicit)):
                 boxes *= np.array([own.size[1] / its.size[1], own.size[0] / its.size[0]] * 2, np.float32)
             said = compare_predictions(self._own, explicit, self._least or 0.0).format_line(self.graph.outputs)
-        yield f"compared with the model in fp32 on the same images: {said}"
+        yield f"compared with `predict` in fp32 on the same images: {said}"
 
 
 # --format paceline: one file that every verb here takes where it takes a run, the evaluated weights with a card
