@@ -18,7 +18,7 @@ SHORT = ["bench", "comm", "--seconds", "0.01", "--max-message-mib", "1"]
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
     out = tmp_path / "comm.json"
-    ended = trainer.ended_well([*SHORT, "--output-dir", str(out)], ranks=ranks)
+    ended = trainer.ended_well([*SHORT, "--output", str(out)], ranks=ranks)
     assert not any(rank.text for rank in ended[1:])
     facts = json.loads(out.read_text())
     assert (facts["world_size"], facts["nodes"], facts["backend"], facts["sums_are_right"]) == (ranks, 1, "gloo", True)
@@ -39,7 +39,7 @@ def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
 def test_under_torchrun_the_whole_list_is_measured(trainer: Trainer):
     done = trainer.launched(torchrun(2), ["bench", "comm", "--seconds", "0.01"])
     assert done.returncode == 0, done.stdout
-    assert "buckets maskrcnn in" in done.stdout and "NO" not in done.stdout.split()
+    assert "buckets instance-segmentation in" in done.stdout and "NO" not in done.stdout.split()
 
 
 @pytest.mark.nightly("live ranks once more")
