@@ -27,7 +27,6 @@ PINNED = {
     "training/test_live_line.py": 1,
     "distributed/test_oom.py": 1,
     "launch/test_transport.py": 1,
-    "multi/test_bench_comm_ranks.py": 1,
     "multi/test_evaluation_ranks.py": 2,
     "multi/test_ranks_disagree.py": 1,
     "multi/test_scoring_beside.py": 2,
