@@ -150,6 +150,7 @@ def test_json_leaves_stdout_to_objects(ssd_run, capsys, tmp_path):
 
 def test_flags_that_contradict_each_other_are_refused(ssd_run, resnet_run, capsys, tmp_path):
     refused(command(capsys, "eval", ssd_run.folder, "--split", "test"), "--split test", "--data DIR")
+    refused(command(capsys, "eval"), "paceline eval RUN")
     refused(command(capsys, "eval", ssd_run.folder, "--recipe", "ssd"), "--recipe ssd", "recipe ... run.json")
     files = ("--images-dir", tmp_path, "--annotations", "x.json")
     refused(command(capsys, "eval", ssd_run.folder, *files, "--split", "test"), "without --data and --split")

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from hotcoco.mask import decode
+from messages import check_text
 from PIL import Image
 
 from paceline.config.recipes import RECIPES
 from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.inference.export.onnx_export import READER
+from paceline.inference.graph import onnx_reader
 from paceline.inference.graph.onnx_reader import paste_mask, to_input
 from paceline.models.ops.paste_masks import paste_to_rle
 from paceline.models.registry import get_workload
@@ -99,3 +101,13 @@ def test_the_program_stands_alone():
     modules = {one.module if isinstance(one, ast.ImportFrom) else one.names[0].name
                for one in ast.walk(tree) if isinstance(one, ast.Import | ast.ImportFrom)}  # fmt: skip
     assert not any((name or "").startswith(("paceline", "torch")) for name in modules), modules
+
+
+def test_the_program_reports_an_image_without_a_detection_above_the_threshold(monkeypatch, capsys):
+    found = {"name": "cat", "score": 0.2, "box": (0.0, 0.0, 4.0, 4.0)}
+    monkeypatch.setattr(onnx_reader, "ONNXModel", lambda file: lambda photo: [found])
+    assert onnx_reader.main(["a.jpg"]) == 0
+    out = capsys.readouterr().out
+    assert check_text(out, "a.jpg", "0.3", "--score-threshold") and "cat" not in out
+    assert onnx_reader.main(["a.jpg", "--score-threshold", "0.1"]) == 0
+    assert check_text(capsys.readouterr().out, "a.jpg", "cat", "0.200")
