@@ -92,6 +92,8 @@ def test_the_time_left_counts_down_between_two_events():
     assert format_parts(now, 100.0)[0] == "ETA 1 min 40 s" and format_parts(now, 130.0)[0] == "ETA 1 min 10 s"
     assert format_parts(now, 130.0)[1] == "step 50/100 (30 s)"  # a slow step shows its own seconds
     assert format_parts(now, 1e6)[0] == "ETA 1 s"
+    now.target = "box AP 40.0"  # which may end the run earlier
+    assert format_parts(now, 100.0)[0] == "ETA at most 1 min 40 s"
 
 
 def test_before_the_first_interval_is_over_pace_and_time_left_follow_from_the_steps_sent():

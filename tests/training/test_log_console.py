@@ -33,10 +33,10 @@ def test_a_file_gets_one_plain_line_an_event():
     story(Console(10_000, target="box AP 23.0", out=out))
     assert out.getvalue().splitlines() == [
         "classify-demo: 7,329 steps",
-        "step 50/10,000  epoch 1.50  loss 1.2346  lr 0.12  1,234 images/s  data wait 1%  ETA 3 min 20 s",
+        "step 50/10,000  epoch 1.50  loss 1.2346  lr 0.12  1,234 images/s  data wait 1%  ETA at most 3 min 20 s",
         "step 7,329  epoch 1.00  box AP 8.4  mask AP 7.1  (target box AP 23.0)  in 41 s  (best)",
         "step 7,329  saved step-007329",
-        "step 7,350/10,000  epoch 1.50  loss 1.2346  lr 0.12  1,234 images/s  data wait 1%  ETA 3 min 20 s",
+        "step 7,350/10,000  epoch 1.50  loss 1.2346  lr 0.12  1,234 images/s  data wait 1%  ETA at most 3 min 20 s",
     ]
     assert "\r" not in out.getvalue() and "\x1b" not in out.getvalue()
 

@@ -234,6 +234,10 @@ def _print_difference(printer: Printer, shown: ShowArgs) -> int:
     return 0
 
 
+# A recipe that differs from its base in more values has a summary instead of their table.
+MAX_DIFFERENCES = 12
+
+
 def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     """The recipe's values: all of them, or those that differ from what it is built on."""
     other_name, other = base_recipe(name, recipe)
@@ -242,6 +246,8 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     results = differing_cells(recipe, other)
     if not results:
         return ["", f"same values as {other_name}; --verbose prints them"]
+    if len(results) > MAX_DIFFERENCES and other_name != name:
+        return ["", f"{len(results)} values differ from {other_name} (--verbose marks them)"]
     heads = "changed" if other_name == name else name, other_name
     title = f"differs from {other_name} (--verbose prints all values)"
     return ["", title, *format_recipe_table(results, heads, text_width())]

@@ -32,7 +32,7 @@ from paceline._utils.text import escape_text
 from paceline.config.run import RunOptions
 from paceline.training.logging.callbacks import Callback, Event, RunInfo
 from paceline.training.logging.events import get_metrics
-from paceline.training.logging.live_line import LiveLine, RunStatus
+from paceline.training.logging.live_line import LiveLine, RunStatus, format_eta
 
 # A share of time spent waiting for input above this is worth a line of advice.
 SLOW_INPUT = 0.05
@@ -69,14 +69,13 @@ class Console(Reporter):
         out: TextIO | None = None,
     ) -> None:
         self._out = sys.stdout if out is None else out
-        self._target = target
         self._quiet = quiet
         self._metrics = ""
         self._slow_reports = 0
         self._advised = False
         self.input_rate = ""  # what cores bring and the step takes, where it is known
         self._checkpoint_shown = -math.inf
-        self._now = RunStatus(what="preparing", total=total_steps)
+        self._now = RunStatus(what="preparing", total=total_steps, target=target)
         if terminal is None:
             terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
         live = terminal and not quiet
@@ -90,8 +89,7 @@ class Console(Reporter):
 
     def plan(self, total_steps: int, *, target: str, global_batch_size: int) -> None:
         """Set what the run will be, once that is known."""
-        self._target = target
-        self._now.total, self._now.batch = total_steps, global_batch_size
+        self._now.total, self._now.batch, self._now.target = total_steps, global_batch_size, target
 
     def line(self, text: str, style: str = "") -> None:
         """Print a permanent line (or several), unless quiet."""
@@ -176,7 +174,7 @@ class Console(Reporter):
                 f"{format_quantity(images_per_second)} images/s",
                 *costs,
                 wait,
-                f"ETA {format_duration(eta_seconds)}",
+                format_eta(eta_seconds, now.target),
             ]
             self.line("  ".join(parts))
         self._advise(data_wait)
@@ -186,7 +184,7 @@ class Console(Reporter):
         self._metrics = "  ".join(
             f"{format_metric_name(name)} {format_metric(name, metrics[name])}" for name in select_leading_metrics(metrics)
         )
-        target = f"  (target {self._target})" if self._target else ""
+        target = f"  (target {self._now.target})" if self._now.target else ""
         best = best and any(metrics[name] > 0 for name in select_leading_metrics(metrics))  # 0.0 is the best of nothing
         line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {format_duration(seconds)}{'  (best)' if best else ''}"
         self.line(line, style="bold")

@@ -33,6 +33,7 @@ class RunStatus:
     of: int = 0
     step: int = 0
     total: int = 0  # steps of the run; 0 before it has a plan
+    target: str = ""  # of the metrics; the run may end before `total` when it is reached
     batch: int = 0  # images of a step
     begun: tuple[int, float] | None = None  # step and time from which the pace counts in the first interval
     step_seconds: float = 0.0  # of the newest interval; 0 before there is one
@@ -46,6 +47,11 @@ class RunStatus:
         if self.what and self.begun is not None:
             self.begun = (self.begun[0], self.begun[1] + clock - self.since)
         self.what, self.since, self.done, self.of = what, clock, 0, of
+
+
+def format_eta(seconds: float | None, target: str) -> str:
+    """The time until the last step; a run with a target may end earlier."""
+    return f"ETA {'at most ' if target and seconds is not None else ''}{format_duration(seconds)}"
 
 
 def format_parts(now: RunStatus, clock: float) -> list[str]:
@@ -63,7 +69,7 @@ def format_parts(now: RunStatus, clock: float) -> list[str]:
     if now.stopping():
         return ["stopping after this step", here + f" ({for_seconds:.0f} s)"]
     slow = f" ({for_seconds:.0f} s)" if for_seconds >= SLOW_STEP else ""
-    known = [f"ETA {format_duration(left) if left >= 1 else '1 s'}"] if each else []
+    known = [format_eta(max(1.0, left), now.target)] if each else []
     return [
         *known,
         here + slow,
