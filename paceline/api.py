@@ -20,9 +20,10 @@ from paceline._utils.names import CHECKPOINTS, flatten
 from paceline.cli.printing import format_prepared
 from paceline.config.constraints import convert_checked, get_hints
 from paceline.config.foreign_flags import find_equivalent
-from paceline.config.mlperf import Submission
-from paceline.config.recipe import NO_FLAG, EpochRounding, Evaluation, Optim, Recipe, Sampler, Schedule, Targets, override
+from paceline.config.published import Submission
+from paceline.config.recipe import NO_FLAG, EpochRounding, Evaluation, Optim, Recipe, Sampler, Targets, override
 from paceline.config.run import RunOptions, RunSpec, from_json
+from paceline.config.schedule import Schedule
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.device.systems import choose_system
 from paceline.models.workload import WorkloadSpec

@@ -55,7 +55,7 @@ PUBLIC = (
     ("paceline", "_utils/errors.py", "CheckpointError"),
     ("paceline.config.recipe", "config/recipe.py", "Recipe"),
     ("paceline.config.recipe", "config/recipe.py", "Optim"),
-    ("paceline.config.recipe", "config/recipe.py", "Schedule"),
+    ("paceline.config.schedule", "config/schedule.py", "Schedule"),
     ("paceline.config.recipe", "config/recipe.py", "Evaluation"),
     ("paceline.config.system", "config/system.py", "System"),
     ("paceline.models.workload", "models/workload.py", "WorkloadSpec"),

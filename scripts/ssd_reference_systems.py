@@ -20,9 +20,10 @@ import torch
 import torchvision
 
 from paceline.config.plan import make_plan, step_rates
-from paceline.config.recipe import Optim, Schedule
+from paceline.config.recipe import Optim
 from paceline.config.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.config.run import RunOptions, RunSpec
+from paceline.config.schedule import Schedule
 from paceline.config.system import System
 from paceline.data.batch import Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch

@@ -20,7 +20,7 @@ GLOSSARY = {
     "training": """
         adamw auto background buffers callbacks checkpoint config consistency constraints cuda debug ema eval
         evaluate foreach gpu graph graphs history length load logger logging loop memory meters nan optim plan probe
-        profiler recipe recipes request resolve resume run runs scalars sgd small state stats step trackers train
+        profiler recipe recipes request resolve resume run runs scalars schedule sgd small state stats step trackers train
         trained trainer training variants
     """,
     "data": """
@@ -29,7 +29,7 @@ GLOSSARY = {
         index int8 io jitter layouts lint listing loader manifest near outlines pack pipeline polygon prepare
         published reader reading record records remote render resample rng sample sampler scenes sets shapes slots
         source split splits staged stages staleness storage store suspicious sync table tables tiling unpack val
-        verify video mapping
+        verify video
     """,
     "formats and libraries": """
         coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet onnx openvino paceline pickle

@@ -22,7 +22,7 @@ import paceline
 from paceline._utils.errors import PacelineError, RecipeError
 from paceline.api import OWN, TrainOptions, split_keywords
 from paceline.config.constraints import get_hints
-from paceline.config.mlperf import Submission, check_submission
+from paceline.config.published import Submission, check_submission
 from paceline.config.recipe import NO_FLAG, Optim, Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions

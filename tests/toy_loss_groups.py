@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.config.recipe import Recipe, Schedule
+from paceline.config.recipe import Recipe
+from paceline.config.schedule import Schedule
 from paceline.data.batch import Batch
 from paceline.models.layers.batch_norm import BatchNorm
 

@@ -187,11 +187,10 @@ def _remove_dead(part: Path) -> None:
 # a file of tensors in its metadata.
 KEY, LINE = "paceline", "# paceline: "
 IN_ZIP = "model/extra/paceline.json"  # an entry of a .pt2
-HTML = '<meta name="generator" content="paceline">'  # tools/report/frame.html.jinja
 _MARKS = (
     rb'\A\{\s*"paceline": ',
     rb"\A# paceline: ",
-    rb'\A<!doctype html>.*<meta name="generator" content="paceline">',
+    rb'\A<!doctype html>.*<meta name="generator" content="paceline">',  # tools/report/frame.html.jinja
     rb"\A\x89PNG\r\n\x1a\n.*tEXtpaceline\0",
     rb"\A\xff\xd8.*\xff\xfe..paceline ",
     rb'\A.{8}\{"__metadata__":\{"paceline":',

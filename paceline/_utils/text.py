@@ -37,6 +37,11 @@ def abbreviate(value: object, most: int = 60) -> str:
     return escape_line(text[:most])
 
 
+def shorten(text: str, most: int) -> str:
+    """`text`, or its beginning and "...", in at most `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."
+
+
 def join_names(names: Iterable[str], most: int = 5) -> str:
     """'a, b, c and 12 more'; 'none' for nothing."""
     names = list(names)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,7 +65,7 @@ def load_from_file(where: str, noun: str) -> Any:
     Raises RecipeError when either is missing or the file does not import.
     """
     path, _, attribute = where.rpartition(":")
-    file = _file(where)
+    file = Path(path).expanduser()
     if not file.is_file():
         raise RecipeError(f"{where}: file {path} not found.")
     try:
@@ -127,7 +127,7 @@ def _imported(file: Path) -> ModuleType:
     version = (stat.st_mtime_ns, stat.st_size)
     if file in _made and _made[file][0] == version:
         return _made[file][1]
-    module = None if file in _made else next(_imports_of(file), None)
+    module = None if file in _made else _find_import_of(file)
     if module is None:
         # Two files of one name in two folders are two modules.
         name = f"{SITE}{file.stem}_{sha256(os.fsencode(file))[:8]}"
@@ -144,15 +144,10 @@ def _imported(file: Path) -> ModuleType:
     return module
 
 
-def _imports_of(file: Path) -> Iterator[ModuleType]:
-    """Modules that somebody's own `import`, or `python file.py`, made of the file."""
-    for name, module in list(sys.modules.items()):
-        if not name.startswith(SITE) and _is_of(module, file):
-            yield module
-
-
-def _file(name: str) -> Path:
-    return Path(name.rpartition(":")[0]).expanduser()
+def _find_import_of(file: Path) -> ModuleType | None:
+    """The module that somebody's own `import`, or `python file.py`, made of the file."""
+    found = (one for name, one in list(sys.modules.items()) if not name.startswith(SITE) and _is_of(one, file))
+    return next(found, None)
 
 
 def choose_named(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type, ...], noun: str) -> Any:

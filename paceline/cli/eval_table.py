@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.formatting import format_metric, format_metric_name
+from paceline._utils.text import shorten
 
 if TYPE_CHECKING:
     from paceline.models.metrics.bootstrap import Interval
@@ -98,13 +99,11 @@ def _classes(predictions: Mapping[str, Any]) -> list[str]:
     head = f"  {'class':<{NAME_WIDTH}} {'images' if count == 'photos' else count:>8}" + "".join(
         f" {TITLES[key]:>7}" for key in keys
     )
-    rows = [
-        (
-            entry[keys[0]],
-            f"  {_cut(entry['name'])} {entry[count]:>8,}" + "".join(f" {_points(entry[key]):>7}" for key in keys),
-        )
-        for entry in classes
-    ]
+    rows = []
+    for entry in classes:
+        name = f"{shorten(entry['name'], NAME_WIDTH):<{NAME_WIDTH}}"
+        points = "".join(f" {_points(entry[key]):>7}" for key in keys)
+        rows.append((entry[keys[0]], f"  {name} {entry[count]:>8,}{points}"))
     return ["", head, *_shown(rows)]
 
 
@@ -117,10 +116,6 @@ def _shown(rows: Sequence[tuple[float, str]]) -> list[str]:
     worst, best = scored[:SHOWN_AT_EACH_END], scored[-SHOWN_AT_EACH_END:]
     between = f"  ... {left:,} classes between the worst and the best; --json lists all"
     return [*(text for _, text in worst), between, *(text for _, text in best)]
-
-
-def _cut(name: str) -> str:
-    return f"{name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + '...':<{NAME_WIDTH}}"
 
 
 def _points(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,5 @@ def load_weighted_network(task: Task, path: Path, called: str, device: Any) -> n
 def describe_class_source(path: Path, task: Task) -> str:
     """Whose classes the rows of the heads are taken for, in words."""
     if open_weights(path).classes:
-        return f"class order, by the names in the weights: {_in_order(task.data.classes)}"
-    return f"class order of the dataset, because the weights have no class names: {_in_order(task.data.classes)}"
-
-
-def _in_order(classes: Sequence[str]) -> str:
-    """The first class names, which show the order to who knows it."""
-    return ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+        return f"class order, by the names in the weights: {join_names(task.data.classes, 12)}"
+    return f"class order of the dataset, because the weights have no class names: {join_names(task.data.classes, 12)}"

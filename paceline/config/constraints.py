@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from paceline._utils.errors import RecipeError
+from paceline._utils.text import shorten
 
 NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text", dict: "a table"}
 
@@ -94,9 +95,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _wrong(where: str, value: Any, wanted: str) -> RecipeError:
-    text = json.dumps(value, default=repr)
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    return RecipeError(f"{where}: must be {wanted}, got {shown}.")
+    return RecipeError(f"{where}: must be {wanted}, got {shorten(json.dumps(value, default=repr), 60)}.")
 
 
 # The names and fields are those of the package annotated-types. It is not asked for: this package needs only the standard library, and

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from paceline._utils.errors import RecipeError
-from paceline.config.recipe import MAX_EVALUATIONS, Recipe, Unit, check_recipe, learning_rate
+from paceline.config.recipe import MAX_EVALUATIONS, Recipe, check_recipe
+from paceline.config.schedule import Unit, learning_rate
 from paceline.config.system import System, check_system
 
 
@@ -126,7 +127,7 @@ class BatchPlan:
     warmup_steps: float  # end of the warm-up
     decay_start_step: float  # end of the held peak
     decay_end_step: float  # end of the decay
-    milestones: tuple[float, ...]  # steps at which kind "steps" decays
+    milestones: tuple[float, ...]  # steps at which a multistep schedule decays
     eval_steps: tuple[int, ...]  # evaluations fall after these steps
     loss_normalizer_images: int = 0  # images whose losses are normalized together; 0 = the task's losses need no groups
     loss_groups: int = 1  # loss groups that one forward holds

@@ -1,4 +1,5 @@
-"""What was published on which machine: recipe, number of nodes, images a forward, number format, results; what other nodes get.
+"""What was published on which machine: recipe, number of nodes, images a forward, number format, results; what other nodes get. And
+what the MLPerf log of a run says of its submitter.
 
 A Pairing is one configuration file of a submission, a row of published.json; its results are rows of published_results.json.
 Sources are named as SUBMITTER:file, of MLPerf Training v0.7 (SSD) and v3.0 (ResNet-50, Mask R-CNN), Habana's Model-References 1.5.0
@@ -15,11 +16,12 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from paceline._utils.errors import RecipeError
-from paceline.config.constraints import AboveZero, Count, Whole, ZeroOrMore, read_rows
+from paceline.config.constraints import AboveZero, Count, Help, Whole, ZeroOrMore, convert_checked, get_hints, read_rows
 from paceline.config.plan import split_batch
+from paceline.config.recipe import Recipe
 from paceline.config.system import Binding, Precision, System
 
 Workload = Literal["classification", "detection", "instance-segmentation"]
@@ -225,3 +227,49 @@ def _can_be_cut(pairing: PublishedConfig, nodes: int) -> bool:
 def _format_published(pairing: PublishedConfig) -> str:
     count = f"{pairing.nodes} node{'s'[: pairing.nodes > 1]}"
     return f"{count} ({pairing.recipe}, {pairing.global_batch_size:,} images per step)"
+
+
+# What a log of ours says of who submits what: facts of the person, not of the run.
+Division = Literal["auto", "closed", "open"]
+Status = Literal["onprem", "cloud", "preview", "research"]
+
+# Optimizers that no closed ruleset of our benchmarks knows.
+OPEN_ONLY = ("adamw",)
+MAX_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The submission_* lines of mllog.txt, and its cache_clear."""
+
+    submitter: Annotated[str, Help("organization (submission_org)")] = "reference_implementation"
+    division: Annotated[Division, Help("closed or open; auto: open if the closed division excludes the optimizer")] = "auto"
+    status: Annotated[Status, Help("availability of the system")] = "onprem"
+    platform: Annotated[str, Help("name of the system; empty: the number and name of the devices")] = ""
+    cache_cleared: Annotated[bool, Help("caches were cleared before the run, as the closed division requires")] = False
+
+
+def get_division(submission: Submission, recipe: Recipe) -> str:
+    """closed or open."""
+    if submission.division == "auto":
+        return "open" if recipe.optim.name in OPEN_ONLY else "closed"
+    return submission.division
+
+
+def check_submission(submission: Submission, recipe: Recipe) -> None:
+    """Refuse what a log cannot say, or would be wrong to say.
+
+    Raises RecipeError naming the flag.
+    """
+    for name, hint in get_hints(Submission).items():
+        convert_checked(hint, getattr(submission, name), f"mlperf.{name}")  # made in Python, it may hold anything
+    for flag, text, needed in (
+        ("--mlperf.submitter", submission.submitter, True),
+        ("--mlperf.platform", submission.platform, False),
+    ):
+        if (needed and not text.strip()) or not (text.isprintable() and len(text) <= MAX_CHARACTERS):
+            raise RecipeError(f"{flag} {text!r:.60}: must be a name of 1 to {MAX_CHARACTERS} printable characters.")
+    if submission.division == "closed" and recipe.optim.name in OPEN_ONLY:
+        raise RecipeError(
+            f"--mlperf.division closed: does not allow --optim.name {recipe.optim.name}. Use open, or remove the flag."
+        )

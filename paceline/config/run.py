@@ -20,8 +20,8 @@ from paceline._utils.safe_read import has_valid_checksum, parse_json, read_plain
 from paceline._utils.text import parse_duration
 from paceline.config import model_card
 from paceline.config.constraints import Count, Help, Whole, check_bounds, check_kinds, convert_checked, get_hints
-from paceline.config.mlperf import Submission
 from paceline.config.plan import BatchPlan
+from paceline.config.published import Submission
 from paceline.config.recipe import Recipe
 from paceline.config.system import System, check_system
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._utils.errors import RecipeError
+from paceline._utils.text import join_names
 from paceline.config.plan import BatchPlan, is_epoch_end, lr_at, whole_steps
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions
@@ -96,11 +97,10 @@ def count_steps_in_time(
 
 def format_schedule_milestones(plan: BatchPlan) -> str:
     """Where a plan's learning rate and evaluations turn, in a line."""
-    first = ", ".join(f"{step:,}" for step in plan.eval_steps[:3])
-    more = f", ... ({len(plan.eval_steps)} in total)" if len(plan.eval_steps) > 3 else ""
+    evaluations = join_names((f"{step:,}" for step in plan.eval_steps), 3)
     falls = f", lr drops at steps {', '.join(f'{step:,.4g}' for step in plan.milestones)}" if plan.milestones else ""
     fewer = "; for fewer, use --eval-every N" if len(plan.eval_steps) > plan.total_steps / FEW_STEPS else ""
-    return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in total; evaluations at steps {first}{more}{fewer}"
+    return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in total; evaluations at steps {evaluations}{fewer}"
 
 
 def format_schedule_progress(recipe: Recipe, plan: BatchPlan, step: int) -> str:

@@ -142,10 +142,7 @@ class Objects:
 
 def count_slots(objects: int) -> int:
     """The number of slots for so many objects: 8, 16, 32, 64, ..."""
-    for slots in SLOTS:
-        if objects <= slots:
-            return slots
-    return -(-objects // SLOTS[-1]) * SLOTS[-1]
+    return next((slots for slots in SLOTS if objects <= slots), -(-objects // SLOTS[-1]) * SLOTS[-1])
 
 
 def raster_boxes(slots: int) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.reporter import LOGGED, Reporter
+from paceline._utils.text import join_names
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord, read_run, run_folder, saved_classes, saved_system
 from paceline.data.batch import DetectedInstances
@@ -149,7 +150,9 @@ def open_weights_only(
     names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
     classes = readable_names(names)
     facts = RunRecord(fit.called, classes=list(classes), data={"category_ids": list(category_ids(names))})
-    reporter.line(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}). To use another recipe, set --recipe NAME.")
+    reporter.line(
+        f"{path}: {fit.called}, {count:,} classes ({join_names(classes, 3)}). To use another recipe, set --recipe NAME."
+    )
     device = device or torch.device(default_accelerator() or "cpu")
     model = fit.model.to(device).eval()
     return TrainedModel(path, get_workload(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
@@ -160,11 +163,6 @@ def _tensors_of(file: Path) -> dict[str, Tensor]:
     check_file(file)
     detect_format(file)
     return read_safetensors(file)[0]
-
-
-def _begin(classes: Sequence[str]) -> str:
-    """The first names, which show the order to those who know it."""
-    return ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
 
 
 def check_network(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,8 +26,10 @@ from paceline.data.transforms.decode import SampleSpec
 from paceline.models.batch_shapes import ResizedShape, Shape, SquareShapes
 from paceline.models.datamodule import DataModule, InputRank
 from paceline.models.task import EvalResult, Evaluator, Task
-from paceline.models.weights.classes import Labels
 from paceline.models.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from paceline.models.weights.classes import Labels
 
 # Training images of an epoch, where the recipe's own data set is not a known one.
 IMAGES = 100_000
@@ -70,6 +72,8 @@ class DummyDataModule(DataModule):
 
     def labels(self) -> Labels:
         """None: the class names are made up, so a weight file's rows are taken in order where there are as many."""
+        from paceline.models.weights.classes import Labels
+
         return Labels(())
 
     def train_loader(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.run import RunSpec
 from paceline.config.run_length import Cadence
@@ -18,8 +18,10 @@ from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import CheckpointEvent
 from paceline.training.logging.monitors import Monitors
 from paceline.training.resume import make_cards, run_fingerprint
-from paceline.training.run_dir.sync import ENDED_SECONDS, STOPPED_SECONDS, FolderSync
 from paceline.training.state import EVALUATES, State
+
+if TYPE_CHECKING:
+    from paceline.training.run_dir.sync import FolderSync
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Checkpointer:
         """Wait, within bounds, until the mirror has the last checkpoint; -> its facts for the `end` event."""
         if self.mirror is None:
             return {}
+        from paceline.training.run_dir.sync import ENDED_SECONDS, STOPPED_SECONDS
+
         self.recorder.doing("waiting for the upload to --sync-to")
         facts = self.mirror.catch_up(STOPPED_SECONDS if status == "interrupted" else ENDED_SECONDS)
         self.report_mirror()

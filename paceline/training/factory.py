@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,10 +21,7 @@ from paceline.models.dummy_data import HASH
 from paceline.models.layers.batch_norm import configure_batch_norm
 from paceline.models.registry import get_workload
 from paceline.models.task import Task
-from paceline.models.weights.classes import Labels
 from paceline.models.weights.download import cached_weights, download_to_cache, is_published
-from paceline.models.weights.formats.detect import detect_format
-from paceline.models.weights.formats.tensorflow import find_index
 from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE, resolve_link
 from paceline.training.checkpoint.read import SUFFIX, check_file, load_checkpoint_with_retry, read_facts, read_index
 from paceline.training.loss_normalization import configure_loss_groups
@@ -37,6 +35,9 @@ from paceline.training.rank_consistency import checkpoint_fingerprint, weight_fi
 from paceline.training.request import Request, check_weights_named
 from paceline.training.resume import ResumePoint
 from paceline.training.state import State
+
+if TYPE_CHECKING:
+    from paceline.models.weights.classes import Labels
 
 # First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
 FIRST_LOSS_SCALE = 65536.0
@@ -102,6 +103,9 @@ def find_weights_file(name: str, *, pickles: bool = False) -> Path:
         if path is None:
             raise CheckpointError(f"--weights {name}: the run has no checkpoint yet. Choose another run or a weight file.")
     if not (path / INDEX).is_file():
+        from paceline.models.weights.formats.detect import detect_format
+        from paceline.models.weights.formats.tensorflow import find_index
+
         check_file(path)
         detect_format(path, pickles=pickles)
         return find_index(path) or path  # of TensorFlow's several files, the one that has the others' checksums
@@ -204,6 +208,8 @@ def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None
     refuse_synthetic_weights(file, name)
     workload = get_workload(recipe.task)
     network = workload.network.build(recipe, classes or workload.classes)
+    from paceline.models.weights.classes import Labels
+
     for line in workload.network.load_weights(network, file, labels or Labels(())).lines():
         reporter.line(line)
 

@@ -20,7 +20,6 @@ from paceline.config.run_length import Cadence
 from paceline.distributed.comm.stop import StopVote, open_stop_vote
 from paceline.distributed.comm.world import DistContext, all_min
 from paceline.models.metrics import meets_targets
-from paceline.models.metrics.bootstrap import final_intervals
 from paceline.training.context import Checkpointer, TrainContext
 from paceline.training.eval_history import EvalHistory, StopTraining, TrainResult, check_stop, how_to_resume
 from paceline.training.evaluate import Validator, predictions_file
@@ -295,5 +294,7 @@ def log_intervals(standing: EvalHistory, folder: Path) -> dict[str, Any]:
     """Of the best evaluation's scores, for the `end` event of a run that is over; {} where the photos are many."""
     if standing.best_step < 0:
         return {}
+    from paceline.models.metrics.bootstrap import final_intervals
+
     result = final_intervals(predictions_file(folder, standing.best_step))
     return {"intervals": result, "intervals_step": standing.best_step} if result else {}

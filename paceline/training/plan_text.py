@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import Row, format_count
+from paceline._utils.text import Row, format_count, join_names
 from paceline.config.plan import BatchPlan, lr_at
 from paceline.config.published import published_results, published_settings
 from paceline.config.recipe import Recipe
@@ -44,7 +44,7 @@ def describe(
     highest = [] if f"{peak:.3g}" == f"{optim.lr:.3g}" else [f"highest lr {peak:.6g}"]
     warm_up = [f"warm-up {plan.warmup_steps:,.6g} steps"] if plan.warmup_steps else []
     target = " and ".join(f"{metric} {value:g}" for metric, value in recipe.target) or "no target"
-    after = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
+    after = join_names((f"{step:,}" for step in plan.eval_steps), 4)
     cut = f"{plan.micro_batch_size} per micro-batch x {format_count(plan.micro_batches, 'micro-batch')}"
     return [
         ("recipe", [name, _about(recipe), *_trunk(recipe), f"seed {recipe.seed}"]),

@@ -19,7 +19,7 @@ from paceline._utils.platform import count_cpus
 from paceline._utils.reporter import Reporter
 from paceline._utils.user_code import is_same_workload
 from paceline.config.constraints import convert_checked
-from paceline.config.mlperf import Submission
+from paceline.config.published import Submission
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions, RunRecord, from_json, parse_time_budget, read_run, saved_system
 from paceline.config.run_length import count_recipe_steps

@@ -25,7 +25,6 @@ from paceline.config.system import System
 from paceline.distributed.comm.consistency import hash_facts
 from paceline.distributed.device.provenance import collect_versions
 from paceline.models.task import Task
-from paceline.models.weights.weight_file import read_run_class_names
 from paceline.training.checkpoint.write import Snapshot
 
 # Controls that only rank 0 uses, or that name a place.
@@ -73,13 +72,18 @@ def run_facts(run: RunSpec, checkpoint: str, weights: Path | None) -> dict[str, 
     checkpoint  name of the one that the run resumes from; empty for a fresh run
     weights     file or folder that a fresh run starts from
     """
+    classes: tuple[tuple[str, ...], ...] = ()
+    if weights is not None:
+        from paceline.models.weights.weight_file import read_run_class_names
+
+        classes = read_run_class_names(weights)
     return {
         **_as_flags(asdict(run.recipe)),
         **_as_flags(_without(asdict(run.system), FREE_SYSTEM), "system."),
         **_as_flags(asdict(run.plan), "plan."),
         "compute threads": run.provenance["threads"]["intra_op"],
         "checkpoint": checkpoint,
-        "class names of --weights": ", ".join(map("/".join, read_run_class_names(weights))) if weights is not None else "",
+        "class names of --weights": ", ".join(map("/".join, classes)),
     }
 
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from paceline._utils.commands import require
 from paceline._utils.errors import PacelineError, RecipeError
-from paceline.config.mlperf import check_submission
 from paceline.config.plan import count_training_ranks
+from paceline.config.published import check_submission
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions, check_initial_weights, check_run_options, parse_profile_steps, run_file
 from paceline.config.system import System
-from paceline.data.containers.label_exports import prepare_first
 from paceline.distributed.comm.launcher import Launch
 from paceline.models.registry import get_workload
 from paceline.models.weights.download import pretrained_for
@@ -129,6 +128,8 @@ def resolve_data_folder(data: str, workload: WorkloadSpec, *, scored: bool = Fal
     """The folder that --data names. Raises PacelineError, naming what the workload's data folder holds, where it is not there."""
     root = Path(data).expanduser()
     if not root.is_dir():
+        from paceline.data.containers.label_exports import prepare_first
+
         if first := prepare_first(data, scored=scored):
             raise PacelineError(f"--data {data}: {first}")
         raise PacelineError(f"--data {data}: folder not found. Pass a folder that contains {workload.layout}.")

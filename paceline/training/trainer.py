@@ -31,7 +31,7 @@ from paceline.models.memory_estimate import MemoryEstimate
 from paceline.models.task import InputRank, Task
 from paceline.models.workload import WorkloadSpec
 from paceline.training.context import Checkpointer, TrainContext
-from paceline.training.data_cache import open_memory_cache, open_staged_copy
+from paceline.training.data_cache import open_memory_cache
 from paceline.training.eval_history import TrainResult
 from paceline.training.factory import build_model, build_state, choose_weights, load_first_weights
 from paceline.training.logging.console import Console, open_console
@@ -89,7 +89,10 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         run = plan_run(request, task, roles, memory, launch.nodes, reporter, new=saved.facts is None and auto is None)
         run, variants = with_step_variants(run, task, world, saved, reporter)
         prepare_device(run, task, rank_info, threads, memory)
-        held.enter_context(open_staged_copy(task.data, run.options.copy_data_to, world, reporter))
+        if run.options.copy_data_to:
+            from paceline.training.staged_data import open_staged_copy
+
+            held.enter_context(open_staged_copy(task.data, run.options.copy_data_to, world, reporter))
         run, rescaled = with_length(run, task, rank_info, roles, memory, saved, reporter, began)
         facts = {**cpu_binding, "rescaled_schedule": rescaled, "step_variants": variants, "auto_config": auto}
         facts["input_rate"] = None if input_rate is None else asdict(input_rate)

@@ -13,9 +13,10 @@ from maskrcnn_start import CLASSES, WORKLOAD, drop_of, read_batches
 
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.plan import make_plan, step_rates
-from paceline.config.recipe import Optim, Recipe, Schedule
+from paceline.config.recipe import Optim, Recipe
 from paceline.config.recipes.maskrcnn import MaskRCNNRecipe, gluoncv, mlperf
 from paceline.config.run import RunOptions, RunSpec
+from paceline.config.schedule import Schedule
 from paceline.config.system import System
 from paceline.data.batch import InstanceBatch
 from paceline.distributed.comm.launcher import read_launch
@@ -74,7 +75,7 @@ def beside_torchvision(short: int, steps: int) -> MaskRCNNRecipe:
         epochs=1,
         bn_batch_size=1,
         optim=Optim(lr=PEAK, momentum=0.9, weight_decay=DECAY, no_decay="none"),
-        schedule=Schedule(name="multistep", unit="multistep", warmup=1, warmup_step_offset=0),
+        schedule=Schedule(name="multistep", unit="steps", warmup=1, warmup_step_offset=0),
     )
     return fitted(recipe, short, steps)
 

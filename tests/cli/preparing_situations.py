@@ -236,7 +236,7 @@ PREPARING = {
         (0,),
     ),
     "a photo to stage that has other bytes": Situation(
-        (("training/data_cache.py", "open_staged_copy", "repeat_command"),),
+        (("training/staged_data.py", "open_staged_copy", "repeat_command"),),
         _after(_swapped, *TO_STAGE, "--copy-data-to", "staged"),
         2,
         (0,),

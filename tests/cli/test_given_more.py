@@ -17,8 +17,8 @@ from tiny_runs import TINY, command, of_its_own, refused
 import paceline
 from paceline._utils.errors import PacelineError
 from paceline.cli.main import main
-from paceline.config.mlperf import Submission
 from paceline.config.plan import lr_at, make_plan
+from paceline.config.published import Submission
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions, RunRecord

@@ -27,7 +27,6 @@ from paceline.models.backbones.base import BackboneSpec, init_weights
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
 from paceline.models.ssd.model import SSD, init_ssd
-from paceline.models.weights import download
 from paceline.models.weights.classes import Labels
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
@@ -206,7 +205,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
 
 
 def test_get_says_that_a_pickle_is_converted_before_it_is_trained_from(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(download, "fetch", lambda *_, **__: None)
+    monkeypatch.setattr("paceline.data.download.fetch.fetch", lambda *_, **__: None)
     said = command(capsys, "weights", "download", "resnet50-msra", "--output-dir", tmp_path).out
     file = tmp_path / "R-50.pkl"
     assert f"then:  {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said

@@ -205,7 +205,7 @@ REASONS = {
     ): "wants pretrained weights; tests/training/test_small_data.py holds it",
     ("cli/commands/plan.py", "_opened", "train"): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
     ("data/storage/staged_copy.py", "_require_room", "data"): "names a command, in a sentence",
-    ("training/data_cache.py", "open_staged_copy", "data"): "tests/data/test_staged_copy.py damages such a copy",
+    ("training/staged_data.py", "open_staged_copy", "data"): "tests/data/test_staged_copy.py damages such a copy",
 }
 
 

@@ -24,7 +24,6 @@ from paceline.models.backbones.base import BackboneSpec, init_weights
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
 from paceline.models.ssd.model import SSD, init_ssd
-from paceline.models.weights import download
 from paceline.models.weights.download import PUBLISHED
 
 
@@ -266,7 +265,7 @@ def test_inspect_fails_where_numbers_are_not_finite(tmp_path, capsys):
 
 def test_download_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(download, "fetch", lambda *asking, **_: asked.append(asking))
+    monkeypatch.setattr("paceline.data.download.fetch.fetch", lambda *asking, **_: asked.append(asking))
     assert weights_verb("download") == 0
     assert "resnet34-mlperf" in capsys.readouterr().out
     assert weights_verb("download", "resnet50", "--output-dir", tmp_path / "kept") == 0
@@ -290,7 +289,9 @@ def test_download_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
 
 def test_download_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(printing, "LINE_EVERY", -1.0)
-    monkeypatch.setattr(download, "fetch", lambda urls, path, *_, reporter: reporter.progress(path.name, 2**20, 2**21))
+    monkeypatch.setattr(
+        "paceline.data.download.fetch.fetch", lambda urls, path, *_, reporter: reporter.progress(path.name, 2**20, 2**21)
+    )
     assert weights_verb("download", "resnet50", "--output-dir", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MiB of 2.0 MiB" in capsys.readouterr().out
 

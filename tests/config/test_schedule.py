@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from paceline.config.plan import lr_at, make_plan
-from paceline.config.recipe import Schedule, learning_rate
 from paceline.config.recipes import RECIPES
+from paceline.config.schedule import Schedule, learning_rate
 from paceline.config.system import System
 
 # (peak, warm-up epochs, scheduled epochs, steps an epoch): the MLPerf v3.0 ResNet-50 configurations by global batch.
@@ -70,7 +70,7 @@ def test_steps_are_torchs_milestones():
         theirs.step()
 
 
-@pytest.mark.parametrize("kind", ["cosine", "steps", "constant"])
+@pytest.mark.parametrize("kind", ["cosine", "multistep", "constant"])
 def test_warm_up_rises_in_a_line_from_the_first_step(kind):
     rates = [learning_rate(Schedule(kind), s, peak=1.0, warmup_steps=4, total_steps=20, boundaries=(15,)) for s in range(5)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
@@ -101,7 +101,7 @@ def test_cosine_after_a_fractional_warm_up_meets_the_peak_and_the_end():
     assert rate(101) == 0.0
 
 
-@pytest.mark.parametrize("kind", ["polynomial", "cosine", "steps", "constant"])
+@pytest.mark.parametrize("kind", ["polynomial", "cosine", "multistep", "constant"])
 @pytest.mark.parametrize("warmup", [0.0, 0.5, 3.0, 10.0, 30.0])
 def test_no_step_has_a_negative_rate_or_one_above_the_peak(kind, warmup):
     for step in range(40):

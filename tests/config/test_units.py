@@ -9,8 +9,9 @@ from messages import raises
 
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import lr_at, make_plan
-from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule, check_recipe
+from paceline.config.recipe import Evaluation, Optim, Recipe, check_recipe
 from paceline.config.resnet import ImageInput, ResNetModel
+from paceline.config.schedule import Schedule
 from paceline.config.system import System
 
 RECIPE = Recipe(

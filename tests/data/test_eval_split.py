@@ -18,9 +18,9 @@ from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.reporter import Lines
 from paceline.config.run import RunRecord
 from paceline.data.index.box_split import BoxSplit, open_boxes
-from paceline.data.index.class_mapping import map_classes
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
+from paceline.data.index.splits import map_classes
 from paceline.data.prepare.auto_prepare import EvalSplit, prepare_eval_split, prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.data.prepare.val_split import ValSplit

@@ -22,7 +22,7 @@ from paceline.data.prepare.class_source import prepare_folder
 from paceline.data.storage.cache import SharedMemoryCache
 from paceline.data.storage.staged_copy import staged_name
 from paceline.data.storage.store import get_scheme
-from paceline.training.data_cache import staged_records
+from paceline.training.staged_data import staged_records
 
 SEVERAL = ["class folder", *CONTAINERS]
 CHANGED = "the bytes differ from those that were prepared|damaged"

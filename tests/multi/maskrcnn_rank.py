@@ -22,8 +22,9 @@ from training_rank import main as command_line
 
 from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import StepRates, make_plan
-from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe
 from paceline.config.run import RunOptions, RunSpec
+from paceline.config.schedule import Schedule
 from paceline.config.system import System
 from paceline.data.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
 from paceline.data.index.manifest import Manifest

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe
 from paceline.config.resnet import ImageInput, ResNetModel
+from paceline.config.schedule import Schedule
 from paceline.models.resnet.workload import RESNET, ResNetNetwork
 from paceline.models.workload import WorkloadSpec
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from training_rank import main as command_line
 
 from paceline.config.plan import StepRates, make_plan
-from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe
 from paceline.config.run import RunOptions, RunSpec
+from paceline.config.schedule import Schedule
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.config.system import System
 from paceline.data.batch import DetectionBatch, Objects, detection_batch

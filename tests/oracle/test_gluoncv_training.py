@@ -9,8 +9,8 @@ from gluoncv_recorded import Recorded, reader
 from step_rates import take
 from torch import nn
 
-from paceline.config.recipe import learning_rate
 from paceline.config.recipes.maskrcnn import gluoncv, gluoncv_192
+from paceline.config.schedule import learning_rate
 from paceline.data.rle import decode_mask
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.resample import resample_torch

@@ -7,8 +7,8 @@ import pytest
 import torch
 from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 
-from paceline.config.recipe import Schedule, learning_rate
 from paceline.config.recipes import RECIPES
+from paceline.config.schedule import Schedule, learning_rate
 from paceline.data.transforms.crop import CropWindow
 from paceline.models.batch_shapes import resized_size
 from paceline.models.maskrcnn.mask_targets import make_canvases

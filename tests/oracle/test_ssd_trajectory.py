@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from trajectories import SAME, apart, in_float64, take_steps
 
-from paceline.config.recipe import Optim, Recipe, Schedule
+from paceline.config.recipe import Optim, Recipe
+from paceline.config.schedule import Schedule
 from paceline.config.ssd import BoxInput, SSDModel, SSDParity, grid_sizes
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.models.ops.anchors import default_boxes

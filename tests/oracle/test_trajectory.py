@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 from trajectories import SAME, apart, column, in_float64, take_steps
 
-from paceline.config.recipe import Optim, Recipe, Schedule
+from paceline.config.recipe import Optim, Recipe
 from paceline.config.resnet import ImageInput, ResNetModel
+from paceline.config.schedule import Schedule
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.models.backbones.base import init_weights

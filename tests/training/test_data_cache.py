@@ -21,9 +21,9 @@ from paceline.config.run import RunOptions
 from paceline.data.storage.object_store import ObjectStore
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import DistContext, open_distributed
-from paceline.training.data_cache import open_staged_copy
 from paceline.training.logging.events import MEASURED, read_events
 from paceline.training.open_data import open_task
+from paceline.training.staged_data import open_staged_copy
 
 
 @pytest.fixture

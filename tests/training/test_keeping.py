@@ -18,6 +18,7 @@ from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System, check_system, parse_cache_bytes
 from paceline.data.index.index import file_per_record_arrays, make_index
 from paceline.data.index.records import CachedRecords
+from paceline.data.storage import cache as memory_cache
 from paceline.models.datamodule import DataModule
 from paceline.training import data_cache
 from paceline.training.data_cache import get_file_system, is_remote, open_memory_cache
@@ -139,7 +140,7 @@ def test_ranks_of_a_node_share_one_room(tmp_path, monkeypatch, shared):
     if shared and not hasattr(os, "memfd_create"):
         pytest.skip("files in memory without a name are Linux's")
     if not shared:
-        monkeypatch.setattr(data_cache, "create_memory_file", lambda size: (-1, ""))
+        monkeypatch.setattr(memory_cache, "create_memory_file", lambda size: (-1, ""))
     index, together, kept = index_of(tmp_path, 40), Together(2), [0, 0]
     read, left = threading.Barrier(2), threading.Barrier(2)
 

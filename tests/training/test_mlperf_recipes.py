@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.mlperf import Submission, get_division
 from paceline.config.plan import make_plan
+from paceline.config.published import Submission, get_division
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS

@@ -11,8 +11,8 @@ import pytest
 import torch
 from checked_logs import need_checker, records
 
-from paceline.config.mlperf import Submission
 from paceline.config.plan import is_epoch_end
+from paceline.config.published import Submission
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions, RunSpec
@@ -202,7 +202,7 @@ def test_the_next_block_is_stamped_with_the_time_when_training_went_on(tmp_path,
 
 def test_a_log_of_adamw_is_of_the_open_division_and_of_none_other(tmp_path):
     from paceline._utils.errors import RecipeError
-    from paceline.config.mlperf import check_submission, get_division
+    from paceline.config.published import check_submission, get_division
 
     plain = RECIPES["resnet50-mlperf-3200"]()
     adamw = dataclasses.replace(plain, optim=dataclasses.replace(plain.optim, name="adamw", momentum_style="torch"))

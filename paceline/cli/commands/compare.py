@@ -21,7 +21,7 @@ import tyro
 
 from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name
-from paceline._utils.text import join_names
+from paceline._utils.text import join_names, shorten
 from paceline.cli.commands.runs import format_spread, group_key, mean_and_deviation
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
@@ -238,7 +238,9 @@ def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
         yield "differs:"
         width = max(map(len, result["differences"]))
         for name, values in result["differences"].items():
-            yield f"  {name:<{width}}  " + "  |  ".join(f"{side} {_short(value)}" for side, value in zip(letters, values))
+            yield f"  {name:<{width}}  " + "  |  ".join(
+                f"{side} {shorten(value, 40)}" for side, value in zip(letters, values)
+            )
     else:
         yield "only the seeds differ"
     yield ""
@@ -284,10 +286,6 @@ def _verdict(what: str, verdict: Mapping[str, Any], metric: str) -> str:
 
 def _signed(metric: str, value: float) -> str:
     return ("+" if value >= 0 else "-") + format_metric(metric, abs(value))
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= 40 else f"{value[:37]}..."
 
 
 # Runs paired by their photos: what they found in the same ones, drawn anew together.

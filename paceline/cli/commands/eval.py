@@ -270,7 +270,7 @@ def _open(flags: EvalFlags, subject: EvalSubject, options: RunOptions, world: Di
 
 def _held_out(flags: EvalFlags, subject: EvalSubject, world: DistContext, reporter: Reporter) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
-    from paceline.data.index.class_mapping import map_classes
+    from paceline.data.index.splits import map_classes
     from paceline.data.prepare.auto_prepare import EvalSplit, prepare_eval_split
     from paceline.training.open_data import prepare_once
 

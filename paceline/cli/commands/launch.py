@@ -22,8 +22,7 @@ from paceline.cli.launch_checks import check_devices, check_plan, check_port, ch
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
 from paceline.config.constraints import Help
-from paceline.config.mlperf import check_submission
-from paceline.config.published import published_for
+from paceline.config.published import check_submission, published_for
 from paceline.config.run import RunOptions, check_run_options, get_initial_weights
 from paceline.distributed.comm.environment import check_interface
 from paceline.distributed.comm.exit_code import EXIT_CODES, INTERRUPTED

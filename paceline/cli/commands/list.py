@@ -13,6 +13,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from paceline._utils.commands import install_command
+from paceline._utils.text import shorten
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -64,7 +65,7 @@ def _print_menu(printer: Printer, arguments: Sequence[str], kind: str) -> int:
                 printer.say(line)
             head = row["group"]
         text = f"{'  ' if head else ''}{row['name']:<{width}}  {row['about']}"
-        printer.say(text if len(text) <= most else f"{text[: most - 3].rstrip()}...")
+        printer.say(shorten(text, most))
     return 0
 
 

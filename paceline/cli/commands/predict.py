@@ -235,8 +235,7 @@ def _check_objects(flags: PredictFlags, predictor: Predictor) -> None:
             raise PacelineError(f"{flag}: only supported for detection; {flags.run} classifies images. Remove it.")
     for name in flags.classes:
         if name not in predictor.classes:
-            known = ", ".join(predictor.classes[:10]) + (", ..." if len(predictor.classes) > 10 else "")
-            hint = suggest_name(name, predictor.classes) or f"Its classes: {known}."
+            hint = suggest_name(name, predictor.classes) or f"Its classes: {join_names(predictor.classes, 10)}."
             raise PacelineError(f"--classes {name}: not a class of {flags.run}. {hint}")
 
 

@@ -17,7 +17,7 @@ import tyro
 from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name, select_leading_metrics
-from paceline._utils.text import format_count
+from paceline._utils.text import format_count, shorten
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
@@ -73,7 +73,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         rows = [{name: name for name in (*COLUMNS, "time")}, *(_format_row(one.row) for one in results)]
         widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
         for row in rows:
-            printer.say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
+            cells = [f"{shorten(row[name], width):<{width}}" for name, width in widths.items()]
+            printer.say("  ".join([*cells, row["time"]]).rstrip())
     elif not damaged:
         printer.say(f"no runs in {flags.folder}")
     for problem in damaged:
@@ -105,10 +106,6 @@ def _widths(rows: Sequence[Mapping[str, str]], columns: int) -> dict[str, int]:
         more = max(0, min(spare, wanted[name] - widths[name]))
         widths[name], spare = widths[name] + more, spare - more
     return widths
-
-
-def _cut(text: str, width: int) -> str:
-    return f"{text:<{width}}" if len(text) <= width else f"{text[: width - 1]}~"
 
 
 # What decides a run's result beside recipe, data and fold.

@@ -21,6 +21,7 @@ from paceline.config.constraints import Help
 from paceline.config.plan import limit_steps, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import RunOptions
+from paceline.config.schedule import FALLS_TO_END
 
 ABOUT = """Translate a command of a reference system to paceline. The input is a command line in one quoted argument (with its
 variables, mpirun, sbatch, source, and &&), a script, or a configuration file. It is read, never run. The first line of the output is
@@ -109,9 +110,7 @@ def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]
     )
     plan = limit_steps(plan, steps=options.max_steps)
     schedule = recipe.schedule
-    ends = (
-        plan.milestones if schedule.name == "multistep" else () if schedule.name == "constant" else (plan.decay_end_step,)
-    )
+    ends = {"multistep": plan.milestones, **dict.fromkeys(FALLS_TO_END, (plan.decay_end_step,))}.get(schedule.name, ())
     size = TrainingSize(
         global_batch_size=plan.global_batch_size,
         batch_per_device=plan.images_per_rank,
@@ -182,7 +181,4 @@ def _habana_line(text: str) -> str:
 
 def _beside(folder: Path, name: str) -> str | None:
     """The text of a file that a script names: where it says, or beside the script."""
-    for path in (folder / name, folder / Path(name).name):
-        if os.path.isfile(path):
-            return _text(path)
-    return None
+    return next((_text(path) for path in (folder / name, folder / Path(name).name) if os.path.isfile(path)), None)

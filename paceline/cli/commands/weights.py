@@ -4,7 +4,6 @@ others.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ import tyro
 from paceline._utils.atomic_write import check_user_file
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError
-from paceline._utils.safe_read import read_plain_text
 from paceline._utils.text import join_names, suggest_name
 from paceline.cli.flags import ParsedArgs, parse, parse_run_args, run_kind
 from paceline.cli.help import HELP
@@ -92,8 +90,6 @@ def _download(printer: Printer, arguments: Sequence[str]) -> int:
     return 0
 
 
-# A list of class names is a few kilobytes.
-MAX_NAMES_BYTES = 2**24
 # BatchNorm's epsilon where nobody chose another one.
 USUAL_EPS = 1e-5
 
@@ -175,19 +171,12 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _names(location: str, file: WeightFile) -> tuple[str, ...]:
-    """The names in a file of lines or of JSON (a list, or a run.json). Raises PacelineError where they are none, or too few."""
-    try:
-        text = read_plain_text(location, MAX_NAMES_BYTES)
-        result = (
-            json.loads(text) if text.lstrip()[:1] in ("[", "{") else [line for line in text.splitlines() if line.strip()]
-        )
-        result = result.get("classes", []) if isinstance(result, dict) else result
-        names = tuple(name.strip() for name in result)
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
-        reason = getattr(problem, "strerror", None) or "must be lines or a JSON list of names"
-        raise PacelineError(f"--class-names-file {location}: not readable ({reason}).") from None
+    """The names of --class-names-file, the readable ones where it has them. Raises PacelineError where they are too few."""
+    from paceline.data.containers.class_labels import read_class_names
     from paceline.models.weights.classes import count_class_rows
 
+    names, readable = read_class_names(Path(location).expanduser())
+    names = readable or names
     rows = count_class_rows(file.ours.tensors)
     if len(names) != rows:
         raise PacelineError(f"--class-names-file {location}: {len(names):,} names, but {file.path} has {rows:,} classes.")
@@ -244,9 +233,8 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
         _row(printer, head, line)
     if file.classes and not card:
         known = "" if file.certain else ", in the published order"
-        more = ", ..." if len(file.classes) > MAX_CLASSES else ""
-        names = ", ".join(names[0] or "-" for names in file.classes[:MAX_CLASSES])
-        _row(printer, "classes", f"{len(file.classes):,}{known}: {names}{more}")
+        names = join_names((names[0] or "-" for names in file.classes), MAX_CLASSES)
+        _row(printer, "classes", f"{len(file.classes):,}{known}: {names}")
     for field, value in file.ours.needs.items():
         _row(printer, "needs", f"--model.{field.replace('_', '-')} {value}")
     for note in (*file.ours.notes, *file.others):

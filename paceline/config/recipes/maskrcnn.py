@@ -30,7 +30,8 @@ from paceline.config.maskrcnn import (
     MaskRCNNParity,
     RoI,
 )
-from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe
+from paceline.config.schedule import Schedule
 
 MaskRCNNRecipe = Recipe[MaskRCNNModel, InstanceInput]
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.config.recipe import Evaluation, NoDecay, Optim, Recipe, Schedule
+from paceline.config.recipe import Evaluation, NoDecay, Optim, Recipe
 from paceline.config.resnet import ImageInput, ResNetModel
+from paceline.config.schedule import Schedule
 
 ImageRecipe = Recipe[ResNetModel, ImageInput]
 

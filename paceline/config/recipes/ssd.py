@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe
+from paceline.config.schedule import Schedule
 from paceline.config.ssd import BoxInput, BoxParity, DetectionFilter, SSDModel, SSDParity
 
 SSDRecipe = Recipe[SSDModel, BoxInput]

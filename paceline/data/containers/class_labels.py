@@ -169,14 +169,23 @@ def _named_by(request: ContainerRequest) -> str:
 def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """-> the K names of --class-names-file, and K readable ones where those are others.
 
-    The file names one a line, or is a JSON list or {name: readable name}. With --num-classes they are called by number.
+    With --num-classes they are called by number.
     """
     if request.num_classes:
         return tuple(map(str, range(min(request.num_classes, MAX_CLASSES)))), None
-    path = Path(request.class_names_file).expanduser()
+    return read_class_names(Path(request.class_names_file).expanduser())
+
+
+def read_class_names(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """-> the names in a file of --class-names-file, and readable ones where those are others. Raises DataError for any other file.
+
+    The file names one a line, or is a JSON list or {name: readable name}.
+    """
     try:
         text = read_plain_text(path, MAX_LIST_BYTES)
-        explicit = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
+        explicit = (
+            json.loads(text) if text.lstrip()[:1] in ("[", "{") else [line for line in text.splitlines() if line.strip()]
+        )
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"--class-names-file {path}: cannot be read ({reason}). Write one class per line.") from None

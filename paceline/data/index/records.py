@@ -27,7 +27,6 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import open_plain_sized
-from paceline.data.storage.object_store import open_store
 from paceline.data.storage.store import ByteRange, ByteStore, LocalFiles, RangeError, StoreError, get_scheme, pread
 
 if TYPE_CHECKING:
@@ -183,6 +182,8 @@ class RangeRecords(RecordReader):
     """Each record is a range of bytes of a file in a store."""
 
     def __init__(self, locations: RecordLocations) -> None:
+        from paceline.data.storage.object_store import open_store
+
         super().__init__(locations)
         self._store: ByteStore = open_store(locations.file_path(0)) if len(locations.file_sizes) else LocalFiles()
         self.at_once, self.portable = self._store.at_once, isinstance(self._store, LocalFiles)

@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline._utils.errors import RankMismatchError
 from paceline._utils.hashing import json_sha256
+from paceline._utils.text import join_names, shorten
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.rendezvous import format_ranks
 
@@ -69,13 +70,12 @@ def format_difference(first: Facts, other: Facts, first_ranks: str, other_ranks:
     """
     names = [*first, *(name for name in other if name not in first)]
     differ = [name for name in names if name not in first or name not in other or _text(first[name]) != _text(other[name])]
-    values = [_shown(facts[differ[0]]) if differ[0] in facts else ABSENT for facts in (first, other)]
+    values = [shorten(_text(facts[differ[0]]), LONGEST_VALUE) if differ[0] in facts else ABSENT for facts in (first, other)]
     lines = [
         f"the ranks have different settings: {differ[0]} is {values[0]} on {first_ranks} and {values[1]} on {other_ranks}."
     ]
     if len(differ) > 1:
-        left_out = f" and {len(differ) - 1 - MAX_FIELDS} more" if len(differ) - 1 > MAX_FIELDS else ""
-        lines.append(f"Other differences: {', '.join(differ[1 : 1 + MAX_FIELDS])}{left_out}.")
+        lines.append(f"Other differences: {join_names(differ[1:], MAX_FIELDS)}.")
     if further:
         lines.append(f"Further ranks that differ: {further}.")
     lines.append("Start all ranks with the same command, data, weights, and version of paceline.")
@@ -100,8 +100,3 @@ def _parted(digests: list[str], other: int) -> tuple[str, str, str]:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-def _shown(value: Any) -> str:
-    text = _text(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from paceline._utils.text import escape_line
+from paceline.data.formats.annotations import polygon_area
 from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
 
 Files: TypeAlias = "dict[str, str | bytes | Path]"  # name below the folder -> content; a Path: a link there
@@ -227,14 +228,9 @@ def trace_mask(mask: np.ndarray) -> list[np.ndarray]:
     outlines = [points[: ends[1] - 1] for points, ends in zip(parts, offsets)]  # the last point is the first
     moved = np.array([left - 0.5, top - 0.5])
     outlines = [outline.astype(np.float64) + moved for outline in outlines]
-    sizes = [_area(outline) for outline in outlines]
+    sizes = [polygon_area(outline.ravel().tolist()) for outline in outlines]
     order = sorted(range(len(sizes)), key=lambda part: -sizes[part])
     return [_simpler(outlines[part]) for part in order if sizes[part] >= MIN_PART * sizes[order[0]]]
-
-
-def _area(points: np.ndarray) -> float:
-    x, y = points.T
-    return 0.5 * abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1)))
 
 
 def _simpler(points: np.ndarray) -> np.ndarray:

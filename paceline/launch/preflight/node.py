@@ -152,10 +152,7 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _own_number(flags: argparse.Namespace) -> int:
     """As the launcher numbers nodes; but mpirun may count its own host first, so this host's name in the list counts more."""
-    for index, name in enumerate(flags.names):
-        if is_address_of_this_host(name):
-            return index
-    return flags.number
+    return next((index for index, name in enumerate(flags.names) if is_address_of_this_host(name)), flags.number)
 
 
 def _look(flags: argparse.Namespace, number: int, listener: Listener) -> LocalChecks:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline._utils.atomic_write import atomic_writer
 from paceline._utils.cache import cache_folder
@@ -24,7 +24,9 @@ from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.constraints import read_menu
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
-from paceline.data.download.fetch import ExpectedFile, FileMismatch, fetch
+
+if TYPE_CHECKING:
+    from paceline.data.download.fetch import ExpectedFile
 
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.
 MAX_UNPACKED = 2 << 30
@@ -116,6 +118,8 @@ def fetch_pretrained(name: str, folder: Path, reporter: Reporter = SILENT, *, so
     """
     if name.startswith(HUB):
         return fetch_from_hub(name, folder, reporter)
+    from paceline.data.download.fetch import ExpectedFile, fetch
+
     for file in PUBLISHED[name].files:
         wanted = ExpectedFile(sha256_prefix=file.sha256_prefix, md5=file.md5, sha1=file.sha1)
         location, path = _place(source, file), folder / file.name
@@ -135,6 +139,8 @@ def fetch_pretrained(name: str, folder: Path, reporter: Reporter = SILENT, *, so
 
 def _unpack(archive: Path, path: Path, wanted: ExpectedFile) -> None:
     """The file of this name out of a zip, whole and compared, or not at all. Raises DataError."""
+    from paceline.data.download.fetch import FileMismatch
+
     try:
         with zipfile.ZipFile(archive) as book:
             info = book.getinfo(path.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +17,8 @@ from torch import nn
 
 from paceline._utils.commands import format_command
 from paceline._utils.errors import CheckpointError, PacelineError
+from paceline._utils.names import flatten
+from paceline._utils.text import join_names
 from paceline.config.model_card import has_card
 from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
@@ -180,12 +182,12 @@ def _menu(file: WeightFile) -> dict[str, Recipe]:
 
 def _rules(file: WeightFile, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """A row's changes, with those of the published file that has this file's name."""
-    recipe, own = RECIPES[name](), {}
+    names, own = flatten(asdict(RECIPES[name]())), {}
     for published in PUBLISHED.values():
         if file.path.name == published.files[-1].name:
             own = {
                 field: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-                for field, value in published.rules.items() if _has(recipe, field)
+                for field, value in published.rules.items() if field in names
             }  # fmt: skip
     return {**changes, **own}
 
@@ -211,11 +213,6 @@ def detect_timm_name(file: WeightFile) -> str:
     return f"timm/{name if timm.is_model(name) else 'NAME'}"
 
 
-def _has(recipe: Recipe, dotted: str) -> bool:
-    part, _, field = dotted.partition(".")
-    return hasattr(getattr(recipe, part), field)
-
-
 def _refusal(file: WeightFile, results: list[RecipeMatch], requested: Mapping[str, Recipe]) -> str:
     """Why no network can predict with the file, and what to do."""
     look = format_command("weights", "inspect", file.path)
@@ -228,9 +225,8 @@ def _refusal(file: WeightFile, results: list[RecipeMatch], requested: Mapping[st
     if near is None:
         known = file.ours.lacks or f"no network of paceline matches (the names are from {file.form.about})"
         return f"{known}. To inspect the file, run  {look}"
-    some = ", ".join(near.lacking[:2]) + (", ..." if len(near.lacking) > 2 else "")
     known = file.ours.lacks or f"only a part of the weights of {near.called}"
     return (
-        f"{known}: {len(near.lacking)} tensors of {near.called} are missing ({some}), so it cannot predict. To inspect "
-        f"the file, run  {look}"
+        f"{known}: {len(near.lacking)} tensors of {near.called} are missing ({join_names(near.lacking, 2)}), so it cannot "
+        f"predict. To inspect the file, run  {look}"
     )

@@ -58,9 +58,9 @@ def runs_page(runs: Sequence[RunSummary], out: Path, *, compared: bool) -> str:
     """The page of runs, in any order; links lead from `out`. compared: with curves and differences, for runs of one task."""
     headlines = list(dict.fromkeys(run.row["headline"] for run in runs))
     tests = sorted(set(map(_test, runs)))
-    ranked = sorted(
-        runs, key=lambda run: (tests.index(_test(run)), headlines.index(run.row["headline"]), -_number(run.row["best"]))
-    )
+    # A run without a score is the last of its kind.
+    scores = {id(run): math.inf if run.row["best"] is None else -run.row["best"] for run in runs}
+    ranked = sorted(runs, key=lambda run: (tests.index(_test(run)), headlines.index(run.row["headline"]), scores[id(run)]))
     seen: dict[str, str] = {}  # of each data set the photo that the best run shows, for the others too
     tables, shown = [], []  # one table per task and data set: scores on different photos have no order
     for test in tests:
@@ -90,10 +90,6 @@ def _test(run: RunSummary) -> tuple[str, ...]:
     data = run.facts.data
     checksum = (data.get("fold") or {}).get("data") or data.get("hash")
     return (str(run.facts.recipe.get("task")), str(checksum)[:8], *([str(data["half"])] if data.get("half") else []))
-
-
-def _number(value: float | None) -> float:
-    return -math.inf if value is None else value
 
 
 def run_letter(index: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline._utils.formatting import format_metric_name, format_target
-from paceline.config.mlperf import get_division
+from paceline.config.published import get_division
 from paceline.config.run import RunSpec
 from paceline.distributed.device.accelerators import get_device_name
 from paceline.models.workload import WorkloadSpec

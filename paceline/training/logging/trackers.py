@@ -53,7 +53,7 @@ def tracker_makers(options: RunOptions, explicit: Collection[str] = ()) -> list[
     if options.tensorboard:
         if "tensorboard" in explicit:
             _check_installed("tensorboard", "--tensorboard")
-        results.append(_tensorboard if _is_installed("tensorboard") else _no_tensorboard)
+        results.append(_tensorboard)
     return results
 
 
@@ -86,10 +86,8 @@ def _beside(name: str, make: Callable[[Path, int | None], Logger]) -> Maker:
 
 
 def _tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Callback:
-    return TensorBoard(run / "tensorboard", purge_step=resumed_at)
-
-
-def _no_tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Callback:
+    if _is_installed("tensorboard"):
+        return TensorBoard(run / "tensorboard", purge_step=resumed_at)
     reporter.line(f"no TensorBoard files (events.jsonl has the values). To get them:  {install_command('tensorboard')}")
     return Callback()
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline._utils.errors import CheckpointError
+from paceline._utils.text import join_names
 
 add, add_ = torch._foreach_add, torch._foreach_add_
 mul, mul_ = torch._foreach_mul, torch._foreach_mul_
@@ -33,15 +34,12 @@ def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: 
     Raises CheckpointError when names or shapes differ; then nothing was copied.
     """
 
-    def some(names: list[str]) -> str:
-        return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") if names else "none"
-
     missing = [name for name in targets if name not in saved]
     unknown = [name for name in saved if name not in targets]
     problem = f"the saved {what} does not match this run: "
     if missing or unknown:
         raise CheckpointError(
-            f"{problem}{len(missing)} tensors missing ({some(missing)}), {len(unknown)} unknown ({some(unknown)})"
+            f"{problem}{len(missing)} tensors missing ({join_names(missing, 3)}), {len(unknown)} unknown ({join_names(unknown, 3)})"
         )
     for name, target in targets.items():
         if saved[name].shape != target.shape:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from paceline._utils.atomic_write import atomic_write, remove_stale_parts
 from paceline._utils.commands import format_path
@@ -22,7 +22,6 @@ from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STO
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
 from paceline.config.run import MAX_BYTES, RunOptions, RunRecord, RunSpec
-from paceline.data.storage.object_store import BucketFolder
 from paceline.distributed.comm.world import DistContext, broadcast_from_main
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import check_space, list_steps, step_name
@@ -30,9 +29,11 @@ from paceline.training.checkpoint.write import count_tensor_bytes
 from paceline.training.previous_run import FinishedError, SavedRun, load_previous_run
 from paceline.training.request import Request
 from paceline.training.resume import ResumePoint
-from paceline.training.run_dir.remote import RemoteRunFolder, download_step, open_remote_folder
-from paceline.training.run_dir.sync import FolderSync, format_sync
 from paceline.training.state import State
+
+if TYPE_CHECKING:
+    from paceline.training.run_dir.remote import RemoteRunFolder
+    from paceline.training.run_dir.sync import FolderSync
 
 
 @dataclass
@@ -73,6 +74,8 @@ class RunFolder:
             self.write(run)
             yield None
             return
+        from paceline.training.run_dir.sync import FolderSync, format_sync
+
         mirror = FolderSync(self.mirrored, self.path, name=run.name, keep_every=run.options.keep_checkpoint_every)
         try:
             self.write(run)
@@ -129,6 +132,8 @@ def open_run_folder(request: Request, world: DistContext, reporter: Reporter = S
         try:
             saved, was_there = None, (path / "run.json").exists()
             if options.sync_to:
+                from paceline.training.run_dir.remote import open_remote_folder
+
                 mirrored = open_remote_folder(options.sync_to, path, reporter)
             if (path / "run.json").exists():
                 saved, ended = load_previous_run(path, name, recipe, options, request.given, repeats=request.repeats)
@@ -189,6 +194,9 @@ def _download_here(url: str, checkpoints: Path, step: int) -> None:
     """On a node that does not see rank 0's folder: download the checkpoint from which rank 0 resumes."""
     if (checkpoints / step_name(step)).is_dir():
         return
+    from paceline.data.storage.object_store import BucketFolder
+    from paceline.training.run_dir.remote import download_step
+
     try:
         checkpoints.mkdir(parents=True, exist_ok=True)
         download_step(BucketFolder(url), step, checkpoints)

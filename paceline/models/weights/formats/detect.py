@@ -103,7 +103,7 @@ def detect_format(path: Path, *, pickles: bool = False) -> WeightFileType:
     Raises CheckpointError for a file that is absent, no plain one, too large, or of pickled arrays where those are not taken.
     """
     if len(several := find_indexes(path)) > 1:
-        names = ", ".join(index.name for index in several[:MAX_NAMED]) + (", ..." if several[MAX_NAMED:] else "")
+        names = join_names((index.name for index in several), MAX_NAMED)
         raise CheckpointError(f"{path}: has {len(several)} TensorFlow checkpoints. Choose one of them ({names})")
     if not path.is_dir() and find_index(path) is None:  # a named pipe would keep whoever looks into it waiting
         try:
