@@ -14,7 +14,7 @@ from paceline.training.logging import live_line
 from paceline.training.logging.console import SLOW_INPUT, Console
 from paceline.training.logging.live_line import RunStatus, fit_line, format_parts
 
-TRAIN = dict(epoch=12.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01, eta_seconds=200.0)
+TRAIN = dict(epoch=12.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01)
 
 
 class Terminal(io.StringIO):
@@ -52,7 +52,7 @@ def trained(console: Console, **more) -> None:
     console.plan(10_000, target="", global_batch_size=8)
     console.stepped(7_350)
     console.evaluation(7_329, 1.0, {"box_ap": 0.0841, "box_ap50": 0.2}, 41.2)
-    console.train(7_350, **{**TRAIN, **more})
+    console.train({"step": 7_350, **TRAIN, **more}, 200.0)
 
 
 def test_at_80_columns_the_time_left_comes_first_and_whole(terminal):
@@ -150,7 +150,7 @@ def test_a_quiet_console_prints_warnings_and_the_end_alone(terminal):
         console.line("resumed from step-000020")
         assert out.getvalue() == ""
         for wait in (0.9, 0.9):
-            console.train(7_400, **{**TRAIN, "data_wait": wait})
+            console.train({"step": 7_400, **TRAIN, "data_wait": wait}, 200.0)
         console.warning("success: done")
         note, end = out.getvalue().splitlines()
         assert note.startswith("note: ") and check_text(note, "images 90%") and end == "success: done"

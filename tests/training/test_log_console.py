@@ -11,7 +11,7 @@ import pytest
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name, format_quantity
 from paceline.training.logging.console import Console
 
-TRAIN = dict(epoch=1.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01, eta_seconds=200.0)
+TRAIN = dict(epoch=1.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01)
 
 
 class Terminal(io.StringIO):
@@ -21,10 +21,10 @@ class Terminal(io.StringIO):
 
 def story(console: Console) -> None:
     console.line("classify-demo: 7,329 steps")
-    console.train(50, **TRAIN)
+    console.train({"step": 50, **TRAIN}, 200.0)
     console.evaluation(7329, 1.0, {"box_ap": 0.0841, "mask_ap": 0.0713}, 41.2, best=True)
     console.note_checkpoint(7329, "step-007329")
-    console.train(7350, **TRAIN)
+    console.train({"step": 7350, **TRAIN}, 200.0)
     console.close()
 
 
@@ -103,7 +103,7 @@ def test_slow_input_is_advised_once_and_never_after_the_first_interval_alone(wai
     out = io.StringIO()
     console = Console(100, target="", out=out)
     for step, wait in enumerate(waits):
-        console.train(step, **{**TRAIN, "data_wait": wait})
+        console.train({"step": step, **TRAIN, "data_wait": wait}, 200.0)
     assert out.getvalue().count("paceline bench input") == advised
 
 

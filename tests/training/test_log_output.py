@@ -61,7 +61,8 @@ def test_a_thread_that_prints_and_the_live_line_of_a_terminal_are_not_ended_by_i
         thread.join()
         console = Console(10, target="", terminal=True)
         console.line("more than ten characters")
-        console.train(1, 0.1, 1.0, 0.1, 10.0, 0.0, 1.0)
+        event = {"step": 1, "epoch": 0.1, "loss": 1.0, "lr": 0.1, "images_per_second": 10.0, "data_wait": 0.0}
+        console.train(event, 1.0)
         console.close()
     assert len(ended) == 1 and err.getvalue().count("output") == 1
 

@@ -137,41 +137,25 @@ class Console(Reporter):
         if self._now.begun is None:
             self._now.begun = (step, clock)
 
-    def train(
-        self,
-        step: int,
-        epoch: float,
-        loss: float,
-        lr: float,
-        images_per_second: float,
-        data_wait: float,
-        eta_seconds: float | None,
-        flop_per_second: float = 0.0,
-        peak_memory: int = 0,
-    ) -> None:
-        """Show the progress of training, once an interval.
-
-        data_wait                     share of the interval spent waiting for input, 0..1
-        flop_per_second, peak_memory  of all ranks; bytes of the one that has held most; 0 = not known
-        """
-        now = self._now
-        costs = [format_flop_rate(flop_per_second)] if flop_per_second else []
-        costs += [format_bytes(peak_memory)] if peak_memory else []
+    def train(self, event: Event, eta_seconds: float | None) -> None:
+        """Show the progress of training, once an interval. event: a `train` event; eta_seconds: until the last step."""
+        now, step, data_wait = self._now, event["step"], event["data_wait"]
+        costs = [format_flop_rate(event["flop_per_second"])] if event.get("flop_per_second") else []
+        costs += [format_bytes(event["peak_memory"])] if event.get("peak_memory") else []
+        epoch, loss, lr = f"epoch {event['epoch']:.2f}", f"loss {event['loss']:.4f}", f"lr {event['lr']:.4g}"
         wait = f"data wait {100 * data_wait:.0f}%"
         if self._live:
-            now.step, now.loss, now.images_per_second = step, f"loss {loss:.4f}", images_per_second
+            now.step, now.loss, now.images_per_second = step, loss, event["images_per_second"]
             now.step_seconds = (eta_seconds or 0.0) / max(1, now.total - step)
             slow = [wait] if data_wait > SLOW_INPUT else []
             metrics = [self._metrics] if self._metrics else []
-            now.more = [*slow, *metrics, f"epoch {epoch:.2f}", f"lr {lr:.4g}", *costs]
+            now.more = [*slow, *metrics, epoch, lr, *costs]
             self._live.draw()
         else:
             parts = [
                 f"step {step:,}/{now.total:,}",
-                f"epoch {epoch:.2f}",
-                f"loss {loss:.4f}",
-                f"lr {lr:.4g}",
-                f"{format_quantity(images_per_second)} images/s",
+                *(epoch, loss, lr),
+                f"{format_quantity(event['images_per_second'])} images/s",
                 *costs,
                 wait,
                 format_eta(eta_seconds, now.target),
@@ -233,17 +217,7 @@ class ConsoleCallback(Callback):
             if event.get(name) and name not in self._warned:
                 self._warned.add(name)
                 self._console.warning(text_of(event[name], event["step"]))
-        self._console.train(
-            event["step"],
-            event["epoch"],
-            event["loss"],
-            event["lr"],
-            event["images_per_second"],
-            event["data_wait"],
-            eta_seconds,
-            event.get("flop_per_second", 0.0),
-            event.get("peak_memory", 0),
-        )
+        self._console.train(event, eta_seconds)
 
     def evaluation(self, event: Event, *, best: bool) -> None:
         self._warn_of(event.get("approximated", {}), event["step"])
