@@ -121,7 +121,7 @@ def system_of(item: Item, precision: Precision, *, compile: bool, graph: bool) -
     """Where a run computes. A CPU has neither the other number formats nor graphs."""
     if item.cpu:
         return replace(item.system, precision="fp32")
-    forms = {name: "on" if value else "off" for name, value in (("compile", compile), ("graph", graph))}
+    forms = {name: "on" if value else "off" for name, value in (("compile", compile), ("cuda_graph", graph))}
     return replace(item.system, precision=precision, **forms)
 
 

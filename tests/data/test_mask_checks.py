@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
 from example_counts import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from instance_sets import json_file, make_instances
 from messages import check_line, check_lines
@@ -87,6 +87,7 @@ def test_a_set_of_which_no_mask_marks_anything_is_one_of_boxes(tmp_path):
 
 @examples(300)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.3, 1.0, 3.0, 30.0, 1e4]))
+@example(4755, 3.0)  # encloses 5 square pixels between two columns
 def test_masks_without_a_pixel_are_those_that_pycocotools_finds_empty(seed, reach):
     random = np.random.default_rng(seed)
     given_masks: list[Any] = []

@@ -44,7 +44,7 @@ TINY = MaskRCNNBench(
     precisions=("fp32",), matrix=64, threads=1, system=System("cpu"), net=RULES,
 )  # fmt: skip
 PARTS = {
-    "input", "trunk", "pyramid", "proposal head", "proposals", "matching and sampling", "pooling", "box head", "mask head",
+    "input", "backbone", "FPN", "proposal head", "proposals", "matching and sampling", "pooling", "box head", "mask head",
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_the_report_says_where_the_time_goes_and_what_is_absent(facts):
     step = facts["step"]["fp32, 6 positive regions per image"]
     for name in ("paceline", "torchvision"):
         where = step["where_milliseconds"][name]
-        assert set(where) >= {*PARTS, "optimizer", "mask targets", "losses", "trunk, backward", "mask head, backward"}
+        assert set(where) >= {*PARTS, "optimizer", "mask targets", "losses", "backbone, backward", "mask head, backward"}
         assert all(where[part] > 0 for part in PARTS)
     assert set(step["times_faster"]) == set(step["median_seconds"]) - {"paceline"}
     assert {"detectron2"} == set(step["absent"]) | ({"detectron2"} & set(step["median_seconds"]))

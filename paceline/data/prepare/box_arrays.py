@@ -31,7 +31,7 @@ from paceline.data.transforms.polygon_fill import find_crossings
 MIN_SIDE = 2.0
 # Pixels between a mask and its box that rounding explains.
 ROUNDED = 1.0
-# Square pixels: outlines that enclose less are drawn to see whether a pixel is met.
+# Square pixels beside the two sides of their extent: outlines that enclose less are drawn to see whether a pixel is met.
 SURE_AREA = 4.0
 
 ErrorOf = Callable[[int, str], Exception]
@@ -204,8 +204,10 @@ def find_useless_masks(
     judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= MIN_SIDE).all(axis=1)
     empty = judged & (inside <= 0).any(axis=1)
     over = (extents[:, :2] < -ROUNDED).any(axis=1) | (extents[:, 2:] > size + ROUNDED).any(axis=1)
-    # Not `<`: what overflowed is unsure too.
-    unsure = judged & ~empty & (np.diff(masks["object_polygons"]) > 0) & (over | ~(area >= SURE_AREA))
+    with np.errstate(over="ignore"):
+        # A strip less than a pixel wide may lie between two columns or rows of pixels, however long it is.
+        sure = area >= SURE_AREA + (extents[:, 2:] - extents[:, :2]).sum(axis=1)
+    unsure = judged & ~empty & (np.diff(masks["object_polygons"]) > 0) & (over | ~sure)
     for row in np.flatnonzero(unsure).tolist():
         empty[row] = not _meets_a_pixel(masks, row, int(heights[row]), int(widths[row]))
     gap = np.maximum(extents[:, :2], corners[:, :2]) - np.minimum(extents[:, 2:], corners[:, 2:])
