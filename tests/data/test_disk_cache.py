@@ -298,7 +298,7 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
         file_sizes=np.array([1000]),
         remedy="Prepare it again.",
     )
-    monkeypatch.setattr("paceline.data.index.records.open_store", lambda _: remote)
+    monkeypatch.setattr("paceline.data.storage.object_store.open_store", lambda _: remote)
     records = RangeRecords(places)
     assert records.kept_on_disk(0) is records
     records.read(0)
@@ -313,7 +313,7 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
     CachedRecords(other, SharedMemoryCache(-1, 10, MIB), 0).kept_on_disk(MIB)
     assert other.read_many(range(10)) == records.read_many(range(10))
     assert len(remote.reads) == 2 + 10
-    monkeypatch.setattr("paceline.data.index.records.open_store", lambda _: LocalFiles())
+    monkeypatch.setattr("paceline.data.storage.object_store.open_store", lambda _: LocalFiles())
     near = RangeRecords(places)
     assert near.kept_on_disk(MIB) is near and type(near._store) is LocalFiles
 
