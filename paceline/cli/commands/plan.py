@@ -234,10 +234,6 @@ def _print_difference(printer: Printer, shown: ShowArgs) -> int:
     return 0
 
 
-# A recipe that differs from its base in more values has a summary instead of their table.
-MAX_DIFFERENCES = 12
-
-
 def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     """The recipe's values: all of them, or those that differ from what it is built on."""
     other_name, other = base_recipe(name, recipe)
@@ -246,7 +242,8 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     results = differing_cells(recipe, other)
     if not results:
         return ["", f"same values as {other_name}; --verbose prints them"]
-    if len(results) > MAX_DIFFERENCES and other_name != name:
+    # A longer table would hide the plan above it.
+    if len(results) > 12 and other_name != name:
         return ["", f"{len(results)} values differ from {other_name} (--verbose marks them)"]
     heads = "changed" if other_name == name else name, other_name
     title = f"differs from {other_name} (--verbose prints all values)"

@@ -204,9 +204,8 @@ def find_useless_masks(
     judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= MIN_SIDE).all(axis=1)
     empty = judged & (inside <= 0).any(axis=1)
     over = (extents[:, :2] < -ROUNDED).any(axis=1) | (extents[:, 2:] > size + ROUNDED).any(axis=1)
-    with np.errstate(over="ignore"):
-        # A strip less than a pixel wide may lie between two columns or rows of pixels, however long it is.
-        sure = area >= SURE_AREA + (extents[:, 2:] - extents[:, :2]).sum(axis=1)
+    # A strip less than a pixel wide may lie between two columns or rows of pixels, however long it is.
+    sure = area >= SURE_AREA + inside.sum(axis=1)
     unsure = judged & ~empty & (np.diff(masks["object_polygons"]) > 0) & (over | ~sure)
     for row in np.flatnonzero(unsure).tolist():
         empty[row] = not _meets_a_pixel(masks, row, int(heights[row]), int(widths[row]))
