@@ -244,7 +244,9 @@ def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, consol
             f"warning: the run is complete, but has no report: {' '.join(str(error).split())} To retry:  {again}"
         )
     if ending.status != "interrupted" and not run.options.synthetic and (folder / CHECKPOINTS / LAST).exists():
-        console.line(f"next:   {format_command('predict', folder, 'IMAGES')}")
+        built_in = None if run.options.data else Path(run.provenance["data"]["root"])
+        images = next(built_in.glob("val*"), "IMAGES") if built_in is not None else "IMAGES"
+        console.line(f"next:   {format_command('predict', folder, images)}")
 
 
 def write_missing_report(folder: Path) -> str:

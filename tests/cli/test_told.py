@@ -38,6 +38,13 @@ def test_a_run_ends_with_the_command_that_answers_with_it(photos, tmp_path, caps
     assert said.out.splitlines()[-1] == f"next:   paceline predict {tmp_path / 'run'} IMAGES"
 
 
+def test_after_the_built_in_images_the_next_command_names_them(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("paceline.data.shapes.render.shapes_folder", lambda *_, **__: photos)
+    said = command(capsys, "train", "classify-demo", "--output-dir", tmp_path / "run", *TINY, "--max-steps", 1)
+    assert said.code == 0, said
+    assert said.out.splitlines()[-1] == f"next:   paceline predict {tmp_path / 'run'} {photos / 'val'}"
+
+
 def test_json_prints_the_events_on_stdout_and_all_else_on_stderr(photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     said = train(capsys, photos, tmp_path / "run", "--json")

@@ -120,11 +120,7 @@ def _check_flags(request: ContainerRequest) -> None:
 
 def _with_absolute_paths(request: ContainerRequest) -> ContainerRequest:
     """The same from whatever folder the command is given again."""
-
-    def absolute(name: str, value: str) -> str:
-        return value if not value else absolute_source(value)
-
-    return replace(request, **_changed_paths(request, absolute))
+    return replace(request, **_changed_paths(request, lambda _, value: value and absolute_source(value)))
 
 
 def _changed_paths(request: ContainerRequest, change: Callable[[str, str], str]) -> dict[str, Any]:
