@@ -38,7 +38,6 @@ PINNED = {
     "distributed/test_gloo_lines.py": 1,
     "scripts/test_certificates.py": 1,
     "simulated/test_planted.py": 1,
-    "simulated/test_runs.py": 1,
     "test_suite.py": 1,
 }
 
