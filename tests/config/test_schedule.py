@@ -76,6 +76,11 @@ def test_warm_up_rises_in_a_line_from_the_first_step(kind):
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
 
 
+def test_a_name_that_no_schedule_has_is_an_error_and_not_a_cosine():
+    with pytest.raises(KeyError, match="steps"):
+        learning_rate(replace(STEPS, name="steps"), 5, peak=1.0, total_steps=20)
+
+
 def test_mask_rcnns_warm_up_starts_at_its_fraction():
     rates = [
         learning_rate(
