@@ -145,7 +145,7 @@ def _imported(file: Path) -> ModuleType:
 
 
 def _find_import_of(file: Path) -> ModuleType | None:
-    """The module that somebody's own `import`, or `python file.py`, made of the file."""
+    """The module that a user's `import`, or `python file.py`, made of the file."""
     found = (one for name, one in list(sys.modules.items()) if not name.startswith(SITE) and _is_of(one, file))
     return next(found, None)
 

@@ -136,11 +136,11 @@ def test_two_swapped_images_are_found(bits, tmp_path, class_photos, monkeypatch,
     words = ["equal_bits.py", "--base", base, "--images", class_photos, "--only", "^resnet, augmented"]
     monkeypatch.setattr(sys, "argv", [*map(str, words)])
     assert bits.main() == 1
-    said = capsys.readouterr().out
-    lines = said.splitlines()[1:-1]
-    assert [line for line in lines if "step 3, batch 0: " not in line] == [], said
+    output = capsys.readouterr().out
+    lines = output.splitlines()[1:-1]
+    assert [line for line in lines if "step 3, batch 0: " not in line] == [], output
     assert any("batch 0: images: " in line and "of 36864 values differ" in line for line in lines)
-    assert "0 of 1 cases" in said
+    assert "0 of 1 cases" in output
 
 
 def test_a_case_that_runs_in_one_tree_only_fails(bits, outcome, monkeypatch, tmp_path, capsys):

@@ -31,7 +31,8 @@ from paceline.data.transforms.polygon_fill import find_crossings
 MIN_SIDE = 2.0
 # Pixels between a mask and its box that rounding explains.
 ROUNDED = 1.0
-# Square pixels beside the two sides of their extent: outlines that enclose less are drawn to see whether a pixel is met.
+# Square pixels. An outline that encloses less than this, plus the width and height of its extent, is rasterized to see whether it
+# meets a pixel.
 SURE_AREA = 4.0
 
 ErrorOf = Callable[[int, str], Exception]
