@@ -4,7 +4,7 @@
 #   scripts/test.sh                            on the newest of every package, in .venv
 #   scripts/test.sh tests/input -k crop        a part: these tests alone, without lint and types, in what is installed
 #   scripts/test.sh --nightly                  the tests that are longer by night, and then --oldest
-#   scripts/test.sh --nightly 3/7              part 3 of 7 of this; the last two parts are the halves of --oldest
+#   scripts/test.sh --nightly 3/7              part 3 of 7 of this; the last part is --oldest
 #   scripts/test.sh --oldest [PYTEST WORDS]    on Python 3.10 and the lowest versions that pyproject.toml allows, in .venv-oldest
 #
 # As root on Debian it also installs the programs that some tests start (Open MPI, Slurm, Chromium); elsewhere those tests
@@ -73,8 +73,8 @@ if [ "${1:-}" = --nightly ]; then
     case "${1:-}" in
     [0-9]*/[0-9]*)
         number=${1%/*} count=${1#*/}
-        if [ "$number" -gt "$((count - 2))" ]; then exec scripts/test.sh --oldest --shard "$((number - count + 2))/2"; fi
-        twice .venv --nightly --shard "$number/$((count - 2))"
+        if [ "$number" = "$count" ]; then exec scripts/test.sh --oldest; fi
+        twice .venv --nightly --shard "$number/$((count - 1))"
         ;;
     "") twice .venv --nightly && exec scripts/test.sh --oldest ;;
     *) twice .venv --nightly "$@" ;;
