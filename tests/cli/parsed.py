@@ -1,4 +1,4 @@
-"""A command of the pages, carried out up to the point where its flags are known to be right."""
+"""A command of the pages, carried out up to the point where its flags are known to be right; and all flags of `train`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from typing import Any
 import pytest
 
 from paceline.cli import main as front_door
+from paceline.cli.flags import _flags_of
 from paceline.cli.printing import Printer
+from paceline.config.recipe import Recipe
+from paceline.config.run import RunOptions
+from paceline.config.system import System
 
 PACKAGE = Path(front_door.__file__).parents[1]
+
+
+def train_flags(recipe: Recipe) -> tuple[str, ...]:
+    """Every flag of `paceline train` with this recipe."""
+    return (*_flags_of(recipe), *_flags_of(System(), "system."), *_flags_of(RunOptions()))
 
 
 class Parsed(Exception):

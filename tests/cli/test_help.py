@@ -7,13 +7,12 @@ import json
 import re
 
 import pytest
+from parsed import train_flags
 from tiny_runs import command, refused
 
-from paceline.cli import flags
 from paceline.cli.main import VERBS
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
-from paceline.config.system import System
 from paceline.models.weights.download import PUBLISHED
 from paceline.training.logging.live_line import LiveLine, RunStatus
 
@@ -60,7 +59,7 @@ def test_a_group_and_a_part_of_a_name_and_everything_are_shown_in_full(capsys):
     refused(command(capsys, "train", "ssd-demo", "--help", "nothing"), "--help nothing", "schedule")
     text = command(capsys, "train", "ssd-demo", "--help-all").out
     recipe = RECIPES["ssd-demo"]()
-    known = {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(RunOptions())}
+    known = set(train_flags(recipe))
     assert not [
         flag
         for flag in known

@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from messages import check_text
+from parsed import train_flags
 from tiny_runs import TINY, command, train, without_report
 
 import paceline
-from paceline.cli import flags
 from paceline.cli.main import main
-from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run import RunOptions
-from paceline.config.system import System
 from paceline.training.logging.events import read_events
 
 PACKAGE = Path(paceline.__file__).parent
@@ -121,8 +118,7 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "--images-per-second",
     }  # of `paceline predict` and `eval`, which find a network; of `plan` and `launch`
     for name in RECIPES:
-        recipe: Recipe = RECIPES[name]()
-        known |= {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(RunOptions())}
+        known |= set(train_flags(RECIPES[name]()))
     parts = [flag.split(".") for flag in known]
     groups = {".".join(words[:count]) for words in parts for count in range(1, len(words))}
     checked, wrong = 0, []

@@ -7,8 +7,6 @@ from random import Random
 
 from fault import Fault, Round, Strike
 
-UNTOUCHED = "Earlier checkpoints .* are unchanged|the same command again"
-
 
 def disks() -> Iterator[Fault]:
     """Full and read-only, for real and by what the system would answer."""

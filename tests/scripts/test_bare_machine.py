@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 # Not installed on a machine that has torch, torchvision, triton, numpy, Pillow, rich, safetensors, tensorboard, jinja2,
 # matplotlib, yaml and pytest.
@@ -45,6 +47,7 @@ print(len(files))
 """
 
 
+@pytest.mark.nightly("imports torch and all of the package in a process of its own")
 def test_benches_gpu_tests_and_setup_import_without_the_packages_that_a_bare_machine_lacks():
     environment = os.environ | {"ABSENT": ABSENT, "PYTHONPATH": f"{ROOT}/scripts/gpu/bare:{ROOT}"}
     environment.pop("PRESENT", None)

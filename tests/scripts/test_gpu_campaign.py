@@ -1,4 +1,4 @@
-"""The GPU campaign, dry: its cheapest item as a command, its limits, its photos; every item of every call by night."""
+"""The GPU campaign, dry: its limits and its photos; every item of every call by night."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def lines_of(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.nightly("a command that measures; all items run dry by night")
 def test_an_item_runs_dry_and_leaves_few_files_of_results(tmp_path):
     done, out = dry_run("rest", tmp_path, "--only", "ceilings")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -161,6 +161,7 @@ def test_what_a_test_notices_and_what_none_does(changes, toy, tmp_path):
     assert {path: path.read_bytes() for path in toy.rglob("*.py")} == before
 
 
+@pytest.mark.nightly("plants 15 changes twice, each in a process")
 def test_the_same_changes_are_planted_again_after_tests_are_deleted(toy, tmp_path):
     pytest.importorskip("coverage", reason="needs coverage: pip install coverage")
     options = ["--covered", tmp_path / "covered"]

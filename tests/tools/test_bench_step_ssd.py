@@ -80,6 +80,7 @@ def test_an_accelerators_whole_step_reads_nothing_back():
         float(step())
 
 
+@pytest.mark.nightly("compiles a whole forward and backward")
 # What torch 2.11 says of its own tracing of an autograd.Function.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_an_accelerators_forward_compiles_as_one_graph_with_its_backward():

@@ -77,5 +77,5 @@ anything = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), anything, min_size=1, max_size=4))
-def testjson_in_pieces_is_the_json(facts):
+def test_json_in_pieces_is_the_json(facts):
     assert "".join(iterate_json(facts)) == json.dumps(facts)
