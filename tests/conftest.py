@@ -245,6 +245,12 @@ def need_program():
     return need
 
 
+@pytest.fixture(scope="session")
+def timm() -> Any:
+    """timm, whose import takes a seventh of the time in which all tests are collected."""
+    return pytest.importorskip("timm")
+
+
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path_factory, monkeypatch):
     """Every test has a cache of its own, so none depends on what an earlier run left behind."""

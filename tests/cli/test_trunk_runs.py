@@ -9,7 +9,7 @@ from by_night import ONE_MORE
 from shared_runs import FP32
 from tiny_runs import command, without_report
 
-pytest.importorskip("timm")
+pytestmark = pytest.mark.usefixtures("timm")
 NET = (
     "--model.extra-channels 8 --input.image-size 64 --global-batch-size 4 "
     "--bn-batch-size 4 --optim.lr 0.01 --system.intra-op-threads 1"

@@ -29,7 +29,7 @@ from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
-timm = pytest.importorskip("timm")
+pytestmark = pytest.mark.usefixtures("timm")
 # LayerNorm alone; BatchNorm2d; both with an activation inside, stages to be cut off; epsilon 1e-3.
 NAMES = ("convnext_atto", "resnet10t", "mobilenetv3_small_050", "tf_efficientnet_lite0")
 WITH_NORMS = NAMES[1:]
@@ -43,6 +43,8 @@ def trunk_of(name: str, form: BackboneSpec | None = None, seed: int = 1) -> Back
 
 def theirs_of(trunk: Backbone, name: str) -> torch.nn.Module:
     """timm's own feature network with the trunk's weights; layers that the trunk has not keep timm's."""
+    import timm
+
     theirs = timm.create_model(name, features_only=True, out_indices=trunk.places)
     state = {name.removeprefix("net."): tensor for name, tensor in trunk.state_dict().items()}
     assert not theirs.load_state_dict(state, strict=False).unexpected_keys
@@ -160,7 +162,7 @@ def networks(name: str) -> dict:
 
 
 @pytest.mark.parametrize("name", [pytest.param("convnext_atto", marks=ONE_MORE), "mobilenetv3_small_050"])
-def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, tmp_path):
+def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(timm, name, tmp_path):
     torch.manual_seed(3)
     whole = timm.create_model(name)
     features = timm.create_model(name, features_only=True)

@@ -14,12 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-timm = pytest.importorskip("timm")
+pytestmark = pytest.mark.usefixtures("timm")
 NAME = "test_resnet.r160_in1k"
 
 
 @pytest.fixture(scope="module")
-def tensors():
+def tensors(timm):
     torch.manual_seed(3)
     return timm.create_model(NAME.partition(".")[0]).state_dict()
 

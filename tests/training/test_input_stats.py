@@ -18,7 +18,7 @@ from paceline.config.recipes import RECIPES
 from paceline.config.run import RunRecord, read_run
 from paceline.training.input_stats import resolve_pixel_stats
 
-timm = pytest.importorskip("timm")
+pytestmark = pytest.mark.usefixtures("timm")
 HALF, IMAGENET = ((0.5,) * 3,) * 2, ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 TRUNK = "timm/test_resnet"  # small, and trained on a half
 SMALL = "--input.image-size 32 --input.eval-crop-size 32 --input.eval-resize-size 36 --model.head-init random --model.norm batch"
@@ -62,7 +62,7 @@ def test_an_unknown_network_is_refused_before_any_data_are_opened():
         settled({"model.backbone": "timm/test_resnt"}, "file.pth")
 
 
-def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path, monkeypatch, capsys):
+def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(timm, tmp_path, monkeypatch, capsys):
     without_report(monkeypatch)
     data = make_photos(tmp_path / "data", train=2, val=1)
     torch.manual_seed(1)

@@ -21,7 +21,6 @@ import pytest
 import torch
 from messages import raises
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from openapi_schema_validator import OAS31Validator
 from PIL import Image
 from serving import served
 from tiny_runs import command, forge, refused
@@ -150,6 +149,8 @@ def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, gr
 
 
 def test_serve_answers_with_it(resnet_run, graph):
+    from openapi_schema_validator import OAS31Validator
+
     photo, opened = (
         next(resnet_run.data.glob("val/*/*.jpg")),
         paceline.load(graph, allow_code_execution=bool(consent(graph))),

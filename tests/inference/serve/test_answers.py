@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from messages import check_text
-from openapi_schema_validator import OAS31Validator
-from openapi_spec_validator import validate
 from serving import Served, served
 from tiny_runs import command
 
@@ -34,6 +32,8 @@ def photos(run) -> list[Path]:
 
 def is_as_described(service: Served, name: str, answer: Any) -> None:
     """The answer fits the schema of this name in /openapi.json."""
+    from openapi_schema_validator import OAS31Validator
+
     known = service.ask("/openapi.json").json["components"]
     OAS31Validator({"$ref": f"#/components/schemas/{name}", "components": known}).validate(answer)
 
@@ -79,6 +79,8 @@ def test_the_model_says_what_it_is_and_nothing_of_this_machine(run, service):
 
 
 def test_the_description_is_openapi_and_names_every_address(service):
+    from openapi_spec_validator import validate
+
     described = service.ask("/openapi.json").json
     validate(described)
     assert described["info"]["version"] == paceline.__version__
