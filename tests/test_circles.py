@@ -21,7 +21,7 @@ NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER
 }  # fmt: skip
 # Code lines and files of the package. A change that adds code says what it removed; these numbers fall.
-MAX_CODE_LINES, MAX_FILES = 57_542, 441
+MAX_CODE_LINES, MAX_FILES = 57_538, 441
 
 
 def sources() -> dict[str, Path]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -209,8 +209,7 @@ def write_video_predictions(
     formats: Sequence[OutputFormat],
     printed: StdoutWriter,
     shown: DisplayOptions,
-    pictures: bool,
-    frames: bool,
+    draw: Literal["nothing", "video", "frames"],
 ) -> PredictionCounts:
     """Predict all frames, and print, draw, and write the results.
 
@@ -224,8 +223,7 @@ def write_video_predictions(
         formats (Sequence[OutputFormat]): additional output formats.
         printed (StdoutWriter): writer of the printed results.
         shown (DisplayOptions): options that select and draw objects.
-        pictures (bool): draw the results in one video.
-        frames (bool): if `pictures` is True, draw one image per frame instead of a video.
+        draw (Literal["nothing", "video", "frames"]): draw the results in one video, or one image per frame.
 
     Returns:
         PredictionCounts: number of results. A truncated video counts as one failure, and the results before it are kept.
@@ -251,7 +249,7 @@ def write_video_predictions(
             )
 
     name = f"{Path(source).stem if not video.is_camera else 'camera'}.mp4"
-    filmed = pictures and not frames
+    filmed = draw == "video"
     film, count = VideoWriter(folder / f"{name}.part", video.rate / video.every), PredictionCounts()
 
     def shoot(picture: Image.Image, one: ImageOutcome) -> None:
@@ -263,8 +261,8 @@ def write_video_predictions(
     with open_prediction_dir(folder, head, coco=False, formats=formats, also=[name] if filmed else []) as answers:
         interrupted = False
         try:
-            draw = _whole_frame if filmed else draw_jpeg
-            write_all_predictions(asked(), answers, printed, shown, count, draw=draw if pictures else None, film=shoot)
+            drawn = {"nothing": None, "video": _whole_frame, "frames": draw_jpeg}[draw]
+            write_all_predictions(asked(), answers, printed, shown, count, draw=drawn, film=shoot)
         except KeyboardInterrupt:
             interrupted = not video.is_camera
         film.close()

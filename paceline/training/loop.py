@@ -48,7 +48,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
         vote = open_things.enter_context(open_stop_vote(world, context.folder / STOP_FILE, outside=roles.evaluators > 0))
         recorder.stopping(lambda: vote.request.asked)
         validator = make_validator(context, vote)
-        explain = partial(explain_non_finite, run, task, rank_info, world, context.folder, checkpoints.wait)
+        explain = partial(explain_non_finite, run, task, rank_info, context.folder, checkpoints.wait)
         take = partial(take_result, validator, run, standing, due, checkpoints, monitors)
         evaluate = partial(begin_evaluation, validator, due, run.system.async_metrics, monitors, take)
         save_checkpoint = partial(save, state, world, due, checkpoints, monitors, explain)

@@ -21,7 +21,6 @@ from paceline._utils.errors import PacelineError
 from paceline._utils.journal import write_error
 from paceline.config.run import RunSpec
 from paceline.data.batch import Batch
-from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.setup import autocast_for
 from paceline.models.task import InputRank, Task
 from paceline.training.checkpoint.layout import list_steps, step_name
@@ -34,14 +33,13 @@ def explain_non_finite(
     run: RunSpec,
     task: Task,
     rank_info: InputRank,
-    world: DistContext,
     folder: Path,
     written: Callable[[], None],
     step: int,
     means: dict[str, float],
     what: Literal["loss", "gradient"] = "loss",
 ) -> str:
-    """Write the facts that explain a non-finite loss into the run's folder; -> a message about it.
+    """Write the facts that explain a non-finite loss into the run's folder; -> a message about it. Rank 0 writes.
 
     written  waits until the last checkpoint is written
     step     0-based; the file and the message have the number of logs and checkpoints, which count completed steps
@@ -50,7 +48,7 @@ def explain_non_finite(
     files = task.data.images_of_step(0 if run.options.overfit_one_batch else step)
     facts = {"step": step + 1, "losses": {name: str(value) for name, value in means.items()}, "images": files}
     bundle, begins = folder / f"non-finite-step-{step + 1:06d}.json", ""
-    if world.is_main:
+    if rank_info.rank == 0:
         try:
             atomic_write(bundle, json.dumps(facts, indent=2))
         except OSError as error:

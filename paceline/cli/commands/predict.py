@@ -204,9 +204,8 @@ def _answer_video(
 
     head, printed, shown = _manner(printer, flags, predictor)
     answer = partial(predictor.predict_iter, tile=flags.tile_size, overlap=flags.tile_overlap)
-    return write_video_predictions(
-        video, answer, flags.output_dir, head, formats, printed, shown, flags.save_images, flags.save_frames
-    )
+    draw = "nothing" if not flags.save_images else "frames" if flags.save_frames else "video"
+    return write_video_predictions(video, answer, flags.output_dir, head, formats, printed, shown, draw)
 
 
 def _manner(
