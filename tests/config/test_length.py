@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Annotated, get_origin
 
 import pytest
 from messages import check_text, raises
 
 from paceline._utils.errors import RecipeError
+from paceline.config.constraints import Help, get_annotations
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Evaluation, Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.run_length import (
     FITTED,
+    LENGTH,
     MAX_WARMUP,
     count_recipe_steps,
     count_steps_in_time,
@@ -89,6 +92,33 @@ def test_what_fitting_changes_is_what_is_said_to_change():
         before, after = flat(recipe), flat(fit_schedule(recipe, plan, plan.total_steps // 2))
         changed |= {name for name in before if before[name] != after[name]} - {"schedule", "eval"}
     assert changed <= set(FITTED) and {"eval.at"} >= set(FITTED) - changed, changed
+
+
+def in_unit(part: object) -> dict[str, type]:
+    """Fields of a section that are counted in its `unit`, as their help says, and whether each is a number or several."""
+    hints = {name: hint for name, hint in get_annotations(type(part)).items() if get_origin(hint) is Annotated}
+    texts = {name: next(one.text for one in hint.__metadata__ if isinstance(one, Help)) for name, hint in hints.items()}
+    return {name: type(getattr(part, name)) for name, text in texts.items() if "`unit`" in text}
+
+
+def test_every_field_that_is_counted_in_the_unit_shrinks_with_the_run():
+    recipe = RECIPES["resnet50"]()
+    plan, seen = planned(recipe), set()
+    for section in ("schedule", "eval"):
+        part = getattr(recipe, section)
+        kinds = in_unit(part)
+        assert part.unit == "epochs" and kinds
+        long = {name: (1.0, 2.0) if kind is tuple else 2.0 for name, kind in kinds.items()}
+        whole = replace(recipe, **{section: replace(part, **long)})
+        fitted = getattr(fit_schedule(whole, plan, plan.total_steps // 2), section)
+        r = plan.total_steps // 2 / plan.total_steps
+        for name, value in long.items():
+            shrunk = tuple(one * r for one in value) if isinstance(value, tuple) else value * r
+            assert getattr(fitted, name) == shrunk, (
+                f"{section}.{name}: fit_schedule (config/run_length.py) leaves it as it is"
+            )
+        seen |= {f"{section}.{name}" for name in kinds}
+    assert seen == set(FITTED) - set(LENGTH)
 
 
 def test_a_warm_up_counted_in_steps_keeps_a_tenth_of_the_run():
