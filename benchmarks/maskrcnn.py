@@ -158,8 +158,8 @@ def torchvision_step(model: nn.Module, scene: MaskRCNNInputs, bench: MaskRCNNBen
 
     parts = (
         *resolve_part("input", net.transform),
-        *resolve_part("trunk", backbone.body),
-        *resolve_part("pyramid", backbone.fpn),
+        *resolve_part("backbone", backbone.body),
+        *resolve_part("FPN", backbone.fpn),
         *resolve_part("proposal head", rpn.head),
         *resolve_part("proposals", rpn.anchor_generator, rpn.box_coder.decode),
         ProfiledPart(rpn, "filter_proposals", "proposals"),

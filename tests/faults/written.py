@@ -61,6 +61,6 @@ def _rows(rows: Sequence[Fault], played: dict[Fault, Played]) -> list[str]:
 
 
 def _message(text: str) -> str:
-    """One line for a cell: without this machine's folders, and not too long."""
+    """One line for a cell: without this machine's folders, and not too long; cut between words, since half a flag is none."""
     text = re.sub(r"/[^ ]*/(fault|unbroken|begun)/(disk/)?", "", text).replace("|", "\\|")
-    return text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS]} ..."
+    return text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS].rpartition(' ')[0]} ..."
