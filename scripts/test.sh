@@ -73,6 +73,10 @@ if [ "${1:-}" = --nightly ]; then
     case "${1:-}" in
     [0-9]*/[0-9]*)
         number=${1%/*} count=${1#*/}
+        if [ "$count" -lt 2 ] || [ "$number" -lt 1 ] || [ "$number" -gt "$count" ]; then
+            echo "--nightly $1: must be K/N, with N from 2 and K from 1 to N. All parts: --nightly" >&2
+            exit 2
+        fi
         if [ "$number" = "$count" ]; then exec scripts/test.sh --oldest; fi
         twice .venv --nightly --shard "$number/$((count - 1))"
         ;;

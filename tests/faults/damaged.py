@@ -174,7 +174,7 @@ def disagreements() -> Iterator[Fault]:
 
 def strangers() -> Iterator[Fault]:
     """Somebody else writes into the store of a run on two ranks: it is said, and nothing follows from it."""
-    family = "a stranger in the store"
+    family = "an unauthorized client in the store"
     ends = '{"rank": 1, "text": "x\\u001b[2J", "code": 0}'
     for name, key, value in (
         ("failed, with code 0 and an escape sequence", "failed", ends),

@@ -86,7 +86,7 @@ def machines() -> Iterator[Fault]:
         name = f"a day {'ahead' if seconds > 0 else 'back'}"
         yield Fault(name, "clock jumps", "resnet50", 1, "unaffected", rounds)
         yield Fault(name, "clock jumps", "ssd" if seconds > 0 else "maskrcnn", 2, "unaffected", rounds)
-    family = "a loss that is no number"
+    family = "a non-finite loss"
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1), ("maskrcnn", 1)):
         says = ("the loss of step [0-9]+ is not finite", "The [0-9]+ images of the step are listed")
         rounds = (Round("failed", (Strike("step 8", "not-a-number", ranks - 1),), says=says, alike=True),)

@@ -1,4 +1,4 @@
-"""Where a loss that is no number begins: the first module in order of computation, by name."""
+"""Where a non-finite loss begins: the first module in order of computation, by name."""
 
 from __future__ import annotations
 
