@@ -88,13 +88,14 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """--dist loadgroup: the tests of a file stay together and share what its fixtures made; so do the files of a group.
 
-    A group is read from the files: pytest-xdist 3.8 writes it into test ids, which pytest 9.2 takes no notice of.
+    By night, a long test is alone. A group is read from the files: pytest-xdist 3.8 writes it into test ids, which pytest 9.2 takes
+    no notice of.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class GroupsAndFiles(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(config.rootpath / nodeid.split("::", maxsplit=1)[0])
+            return scope_of(nodeid, config)
 
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -102,11 +103,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupsAndFiles(config, log)
 
 
+def scope_of(test: str, config: pytest.Config) -> str:
+    """What one process runs in one go: the group that marks of the test's file name, or the long test, or the file."""
+    file = test.split("::", maxsplit=1)[0]
+    return group_in(config.rootpath / file) or (
+        test if test in shards.seconds_of(night=config.getoption("--nightly")) else file
+    )
+
+
 @cache
-def group_of(file: Path) -> str:
-    """The group that a file's marks name, or the file itself, a group of its own."""
+def group_in(file: Path) -> str | None:
+    """The group that marks of the file name."""
     marked = re.search(r'xdist_group\("(\w+)"\)', file.read_text())
-    return marked[1] if marked else str(file)
+    return marked[1] if marked else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -136,9 +145,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=list(set(items) - set(kept)))
     # The most expensive groups come first, so that no process is left with one of them at the end.
     spent: Counter[str] = Counter()
-    for path in {item.path for item in kept}:
-        spent[group_of(path)] += seconds.get(path.relative_to(config.rootpath).as_posix(), 0.0)
-    items[:] = sorted(kept, key=lambda item: -spent[group_of(item.path)])
+    scopes = {item.nodeid: scope_of(item.nodeid, config) for item in kept}
+    for unit, scope in {(test if test in seconds else test.split("::")[0], scope) for test, scope in scopes.items()}:
+        spent[scope] += seconds.get(unit, 0.0)
+    items[:] = sorted(kept, key=lambda item: -spent[scopes[item.nodeid]])
 
 
 def longer_by_night(item: pytest.Item) -> bool:

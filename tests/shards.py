@@ -1,7 +1,7 @@
 """Split the tests into shards of about equal time.
 
-tests/seconds.tsv has the measured seconds of each file by day and by night. `python tests/shards.py TIMES [--night]` replaces one
-of its columns by what `pytest --times TIMES` has measured.
+tests/seconds.tsv has the measured seconds of each long test by night, and of the other tests of each file by day and by night.
+`python tests/shards.py TIMES [--night]` replaces one of its columns by what `pytest --times TIMES` has measured.
 """
 
 from __future__ import annotations
@@ -10,25 +10,30 @@ import argparse
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 TABLE = Path(__file__).parent / "seconds.tsv"
 UNKNOWN = 5.0  # seconds of a file that the table does not have
 MIN = 2.0  # cheaper files are not in the table
-LARGE = 300.0  # files that take longer are divided among shards by test
+LARGE = 300.0  # files whose tests take longer are divided among shards by test
+LONG = 45.0  # a test that takes longer by night has a row of its own
 
 
+@cache
 def seconds_of(*, night: bool) -> dict[str, float]:
-    """File, as in test ids -> measured seconds."""
+    """File or long test, as in test ids -> measured seconds; those of a file are without its long tests."""
     with TABLE.open() as file:
-        return {row["file"]: float(row["night" if night else "day"]) for row in csv.DictReader(file, delimiter="\t")}
+        rows = [(row["file"], float(row["night" if night else "day"])) for row in csv.DictReader(file, delimiter="\t")]
+    return {name: seconds for name, seconds in rows if seconds or "::" not in name}
 
 
 def shards(tests: Sequence[str], seconds: Mapping[str, float], count: int) -> dict[str, int]:
     """Test id -> number of its shard, from 1: the most expensive unit that is left goes to the shard that has least."""
-    sizes = Counter(test.split("::")[0] for test in tests)
-    units: dict[str, float] = {}
-    for test in tests:
+    others = [test for test in tests if test not in seconds]
+    sizes = Counter(test.split("::")[0] for test in others)
+    units = {test: seconds[test] for test in tests if test in seconds}
+    for test in others:
         file = test.split("::")[0]
         spent = seconds.get(file, UNKNOWN)
         units[test if spent > LARGE else file] = spent / sizes[file] if spent > LARGE else spent
@@ -40,12 +45,12 @@ def shards(tests: Sequence[str], seconds: Mapping[str, float], count: int) -> di
     return {test: found.get(test) or found[test.split("::")[0]] for test in tests}
 
 
-def read_times(file: Path) -> Counter[str]:
-    """File -> seconds of its tests, from the lines (test, outcome, seconds, CPU seconds) of `pytest --times`."""
+def read_times(file: Path, *, night: bool) -> Counter[str]:
+    """What seconds_of gives, from the lines (test, outcome, seconds, CPU seconds) of `pytest --times`."""
     found: Counter[str] = Counter()
     for line in file.read_text().splitlines():
         test, _, seconds, _ = line.split("\t")
-        found[test.split("::")[0]] += float(seconds)
+        found[test if night and float(seconds) > LONG else test.split("::")[0]] += float(seconds)
     return found
 
 
@@ -55,7 +60,7 @@ def main() -> None:
     parser.add_argument("times", type=Path)
     parser.add_argument("--night", action="store_true")
     asked = parser.parse_args()
-    kept, new = seconds_of(night=not asked.night), read_times(asked.times)
+    kept, new = seconds_of(night=not asked.night), read_times(asked.times, night=asked.night)
     day, night = (kept, new) if asked.night else (new, kept)
     with TABLE.open("w") as file:
         file.write("file\tday\tnight\n")

@@ -151,6 +151,9 @@ def test_shards_have_each_test_once_and_equal_times():
         times[part[f"tests/test_{file}.py::test_0"] - 1] += seconds.get(f"tests/test_{file}.py", UNKNOWN)
     assert max(times) - min(times) <= 100
     assert shards(tests[::-1], seconds, 3) == part
+    alone = shards(tests, {**seconds, tests[10]: 900.0}, 3)  # a long test of a file whose others stay together
+    assert [test for test in tests if alone[test] == alone[tests[10]]] == [tests[10]]
+    assert len({alone[test] for test in tests[11:20]}) == 1
 
 
 def test_by_night_only_longer_tests_run_and_a_shard_has_its_part(tmp_path):

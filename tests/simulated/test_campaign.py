@@ -21,10 +21,13 @@ SHORT = (
     "ceilings", "against-cpu", "all-maskrcnn", "gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "resume", "target-ssd-demo",
     "oracle-maskrcnn", "conv-relu", "input", "convolutions", "profiles",
 )  # fmt: skip
+# Those whose files come back, packed.
+KEEPS = ("gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "target-ssd-demo", "profiles")
 # Without values, these are really compiled, and Triton kernels are launched.
 COMPILED = ("fill", "all-resnet", "all-maskrcnn", "all-ssd", "autotune", "search")
 # The Python of another environment, with another torch (results/gpu).
 PYTHONS = (sys.executable, *filter(None, [os.environ.get("REHEARSE_WITH", "")]))
+with_each_python = pytest.mark.parametrize("python", PYTHONS, ids=("this", "other")[: len(PYTHONS)])
 
 
 def started(tmp_path: Path, *words: object, python: str = sys.executable, values: bool = True) -> subprocess.Popen[str]:
@@ -54,29 +57,38 @@ def ends_of(tmp_path: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.nightly("an item of each kind, whose values a CPU computes")
-@pytest.mark.parametrize("python", PYTHONS)
-def test_an_item_of_each_kind_ends_well_and_fills_its_tables(simulated, shared_data, tmp_path: Path, python: str) -> None:
+@with_each_python
+@pytest.mark.parametrize("item", SHORT)
+def test_an_item_of_each_kind_ends_well_and_fills_its_tables(
+    simulated, shared_data, tmp_path: Path, python: str, item: str
+) -> None:
     campaign = started(
-        tmp_path, "all", "--photos", photos_of(shared_data, tmp_path), "--limit", 6000, "--only", *SHORT, python=python
+        tmp_path, "all", "--photos", photos_of(shared_data, tmp_path), "--limit", 6000, "--only", item, python=python
     )
     said, _ = campaign.communicate()
     assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
+    assert ends_of(tmp_path) == {item: [[0]]}
     for facts in lines_of(tmp_path):
         assert "refused" not in facts and facts.get("agrees", True), facts
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"log.txt", "results.jsonl", "tables.md", "kept.tar.gz"}
+    kept = {"kept.tar.gz"} if item in KEEPS else set()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"log.txt", "results.jsonl", "tables.md", *kept}
     tables = (tmp_path / "out" / "tables.md").read_text()
     assert "not readable" not in tables
-    assert "the same / the same" in tables and "| 0.00 / 0.00 |" not in tables
+    assert ("the same / the same" in tables) == (item == "resume") and "| 0.00 / 0.00 |" not in tables
 
 
 @pytest.mark.nightly("all forms of the networks, compiled")
-@pytest.mark.parametrize("python", PYTHONS)
-def test_every_form_compiles_and_is_captured(simulated, tmp_path: Path, python: str) -> None:
-    campaign = started(tmp_path, "all", "--limit", 12000, "--only", *COMPILED, python=python, values=False)
+@with_each_python
+@pytest.mark.parametrize("item", COMPILED)
+def test_every_form_compiles_and_is_captured(simulated, tmp_path: Path, python: str, item: str) -> None:
+    campaign = started(tmp_path, "all", "--limit", 12000, "--only", item, python=python, values=False)
     said, _ = campaign.communicate()
     assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
     scenes = [scene for facts in lines_of(tmp_path) for scene in facts.get("step", {}).values()]
-    assert scenes and not any(scene["absent"] for scene in scenes), [scene["absent"] for scene in scenes]
+    assert bool(scenes) == (item != "fill")  # which compiles, and measures nothing
+    # How fast a form is here says nothing: one that is much slower than the first is measured in fewer rounds.
+    absent = [reason for scene in scenes for reason in scene["absent"].values() if "times slower than" not in reason]
+    assert not absent, absent
 
 
 @pytest.mark.nightly("compilations and a step of each form, the first of them twice")
