@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from by_night import ONE_MORE
 from messages import raises
-from shards import UNKNOWN, shards
+from shards import UNKNOWN, seconds_of, shards
 from shared_runs import made_once, untouched
 
 TESTS = """
@@ -154,6 +154,13 @@ def test_shards_have_each_test_once_and_equal_times():
     alone = shards(tests, {**seconds, tests[10]: 900.0}, 3)  # a long test of a file whose others stay together
     assert [test for test in tests if alone[test] == alone[tests[10]]] == [tests[10]]
     assert len({alone[test] for test in tests[11:20]}) == 1
+
+
+def test_the_table_of_seconds_names_files_and_tests_that_exist():
+    for row in {*seconds_of(night=False), *seconds_of(night=True)}:
+        file, _, test = row.partition("::")
+        path = Path(__file__).parents[1] / file
+        assert path.is_file() and (not test or f"def {test.split('[')[0]}(" in path.read_text()), row
 
 
 def test_by_night_only_longer_tests_run_and_a_shard_has_its_part(tmp_path):

@@ -13,14 +13,13 @@ import pytest
 from fault import Fault, Round, Strike
 from harness import Harness
 
+PARTS = 6  # tests that share the operations
+
 pytestmark = [
     pytest.mark.multi,
     pytest.mark.nightly("kills a training before each of 300 file operations"),
     pytest.mark.xdist_group("clock"),
 ]
-
-
-PARTS = 6
 
 
 def killed(operation: int) -> Fault:

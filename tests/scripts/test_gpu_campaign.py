@@ -23,6 +23,8 @@ from paceline.models.registry import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts" / "gpu"
+# Number of tests that share the items of a call.
+PARTS = {"first": 2, "second": 1, "rest": 6}
 
 
 @pytest.fixture
@@ -236,10 +238,9 @@ def test_tables_stand_beside_their_predictions_and_lack_nothing_but_what_was_not
 
 
 @pytest.mark.nightly("every item of the campaign for minutes")
-@pytest.mark.parametrize("call, part", [("first", 0), ("first", 1), ("second", 0), *(("rest", part) for part in range(6))])
+@pytest.mark.parametrize("call, part", [(call, part) for call, parts in PARTS.items() for part in range(parts)])
 def test_every_item_of_a_call_runs_dry(scripts, call, part, shared_data, tmp_path):
-    parts = {"first": 2, "second": 1, "rest": 6}[call]
-    names = [item.name for item in scripts("parts").all_items(1) if item.call == call][part::parts]
+    names = [item.name for item in scripts("parts").all_items(1) if item.call == call][part :: PARTS[call]]
     photos = tmp_path / "photos"
     words = [sys.executable, str(SCRIPTS / "photos.py"), str(shared_data), str(photos), "--mb", "3"]
     subprocess.run(words, check=True, capture_output=True)

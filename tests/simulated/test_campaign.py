@@ -23,13 +23,8 @@ SHORT = (
 )  # fmt: skip
 # Those whose files come back, packed.
 KEEPS = ("gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "target-ssd-demo", "profiles")
-# Without values, these are really compiled, and Triton kernels are launched.
-COMPILED = (
-    ("fill", "all-resnet", "all-ssd"),
-    ("all-maskrcnn",),
-    ("autotune",),
-    ("search",),
-)  # the first compiles for the next two
+# Without values, these are really compiled, and Triton kernels are launched. "fill" compiles for the two items that follow it.
+COMPILED = (("fill", "all-resnet", "all-ssd"), ("all-maskrcnn",), ("autotune",), ("search",))
 # The Python of another environment, with another torch (results/gpu).
 PYTHONS = (sys.executable, *filter(None, [os.environ.get("REHEARSE_WITH", "")]))
 with_each_python = pytest.mark.parametrize("python", PYTHONS, ids=("this", "other")[: len(PYTHONS)])
@@ -91,7 +86,7 @@ def test_every_form_compiles_and_is_captured(simulated, tmp_path: Path, python: 
     assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
     scenes = [scene for facts in lines_of(tmp_path) for scene in facts.get("step", {}).values()]
     assert scenes and ends_of(tmp_path).keys() == set(items)
-    # How fast a form is here says nothing: one that is much slower than the first is measured in fewer rounds.
+    # The speed of a form means nothing on this device: a form that is much slower than the first is measured in fewer rounds.
     absent = [reason for scene in scenes for reason in scene["absent"].values() if "times slower than" not in reason]
     assert not absent, absent
 
@@ -110,3 +105,4 @@ def test_a_campaign_that_is_ended_goes_on_with_the_next_item(simulated, shared_d
     said, _ = again.communicate()
     assert again.returncode == 0 and "== all-maskrcnn: done before" in said, said
     assert ends_of(tmp_path) == {"all-maskrcnn": [[0]], "input": [[0]]}
+    assert (tmp_path / "out" / "env.txt").read_text().startswith("python ")
